@@ -1,0 +1,34 @@
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test check install install-dev bench clean
+
+demo: install  ## the shipped model through every stage, and the matrix
+	$(BIN)/haloctl submit demo --wait
+
+test: install-dev check  ## all checks and all tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest
+
+check: install-dev  ## what needs no test to be run
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+bench: install-dev  ## speed, as ratios against something else in the same run
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m benchmark tests/performance -s
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+$(VENV)/.installed: pyproject.toml constraints.txt infra/install.sh
+	infra/install.sh "$(PYTHON)" "$(VENV)" .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt infra/install.sh
+	infra/install.sh "$(PYTHON)" "$(VENV)" '.[dev,postgres]'
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

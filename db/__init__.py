@@ -1,0 +1,1 @@
+"""Remembering: the only package that knows SQL."""

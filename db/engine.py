@@ -1,0 +1,148 @@
+"""Opening a database, and the transactions that everything else runs in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, Connection, Engine, Text, create_engine, event, func, select
+
+from db import schema
+from db.faults import BUSY_TIMEOUT_S, parse, shown, told
+from db.leader import FileLeadership, Leadership, ServerLeadership
+from db.tables import SCHEMA, to_json
+from jobs.errors import DatabaseUnreachable
+
+if TYPE_CHECKING:
+    from sqlalchemy.pool import PoolProxiedConnection
+
+CONNECT_TIMEOUT_S = 10
+
+
+class Database:
+    """An open database. Threads may share it; processes open their own."""
+
+    def __init__(self, url: URL) -> None:
+        self.url = url
+        self._engine = _sqlite_engine(url) if url.drivername == "sqlite" else _postgres_engine(url)
+        self._readers = self._engine.execution_options(**READING[self._engine.dialect.name])
+        self._watch: PoolProxiedConnection | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One consistent view; raises DatabaseUnreachable."""
+        with told(self.url), self._readers.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """All or nothing; raises DatabaseUnreachable."""
+        with told(self.url), self._engine.begin() as connection:
+            yield connection
+
+    def change_token(self) -> object:
+        """A value that differs when something was committed since the last call. For one thread at a time."""
+        if self.url.drivername != "sqlite":  # ids of events would not do: they are not committed in their order
+            with self.reading() as connection:
+                return connection.scalar(select(func.pg_current_snapshot().cast(Text)))
+        with told(self.url):  # data_version tells of other connections' commits, so this one never writes
+            self._watch = self._watch or self._engine.raw_connection()
+            cursor = self._watch.cursor()
+            cursor.execute("PRAGMA data_version")
+            return cursor.fetchone()
+
+    def leadership(self) -> Leadership:
+        """The lock that the process which drives jobs holds."""
+        if self.url.drivername == "sqlite":
+            return FileLeadership(Path(f"{self.url.database}.leader"))
+        return ServerLeadership(self._engine)
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._watch is not None:
+            self._watch.close()
+        self._engine.dispose()
+
+    def __enter__(self) -> "Database":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_database(url: str, *, create: bool) -> Database:
+    """Open a database; a new or empty one is made ready when `create`.
+
+    Raises BadSetting for a URL that is neither SQLite's nor Postgres's, DatabaseUnreachable, SchemaOutdated or
+    SchemaNewer.
+    """
+    parsed = parse(url)
+    if not create:
+        _expect_file(parsed)
+    with told(parsed):
+        database = Database(parsed)
+    try:
+        if create:
+            _make_ready(database)
+        with database.reading() as connection:
+            schema.check(connection)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def upgrade(url: str) -> str:
+    """Bring a database to this code's schema, creating it if need be; returns the schema's number."""
+    parsed = parse(url)
+    with told(parsed), Database(parsed) as database, database.writing() as connection:
+        schema.upgrade(connection)
+    return SCHEMA
+
+
+def _make_ready(database: Database) -> None:
+    with database.reading() as connection:
+        is_empty = schema.is_empty(connection)
+    if is_empty:
+        with database.writing() as connection:
+            schema.upgrade(connection)
+
+
+def _expect_file(url: URL) -> None:
+    """Opening would create it."""
+    if url.drivername == "sqlite" and not Path(str(url.database)).exists():
+        raise DatabaseUnreachable(
+            shown(url), "it does not exist yet; `haloctl submit` or `haloctl db upgrade` makes it"
+        )
+
+
+#: How transactions that only read are begun.
+READING: dict[str, dict[str, Any]] = {
+    "sqlite": {"begin": "BEGIN"},
+    "postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
+}
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    engine = create_engine(
+        url, json_serializer=to_json, connect_args={"timeout": BUSY_TIMEOUT_S, "isolation_level": None}
+    )
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _postgres_engine(url: URL) -> Engine:
+    timeout = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
+    return create_engine(url, json_serializer=to_json, pool_pre_ping=True, connect_args=timeout)
+
+
+def _prepare(connection: Any, _: object) -> None:
+    """Readers don't wait for the writer; a commit outlives every crash but the machine's, and that harms no other."""
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    """A transaction that will write takes the lock at once: one that gets it later may be refused at its end."""
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN IMMEDIATE"))

@@ -1,0 +1,96 @@
+"""One leader at a time: a lock that the operating system or the server drops when its holder dies."""
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from db.faults import told
+from jobs.errors import DatabaseUnreachable
+
+LEADER_KEY = 0x68616C6F  #: of the advisory lock
+
+
+class Leadership(ABC):
+    """The right to drive jobs, which one process at a time has; it ends with the context or with the process."""
+
+    @abstractmethod
+    def try_lead(self) -> bool:
+        """Become the leader, or make sure of still being it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let somebody else lead."""
+
+    def __enter__(self) -> "Leadership":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FileLeadership(Leadership):
+    """A lock on a file beside a SQLite database."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._descriptor: int | None = None
+
+    def try_lead(self) -> bool:
+        """Become the leader, or make sure of still being it."""
+        if self._descriptor is not None:
+            return True
+        try:
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise DatabaseUnreachable(f"{self._file}", f"{error.strerror}: its folder has to be writable") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def close(self) -> None:
+        """Let somebody else lead. The file stays: removing it would let two lead."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class ServerLeadership(Leadership):
+    """An advisory lock of a Postgres session of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._session: Connection | None = None
+
+    def try_lead(self) -> bool:
+        """Become the leader, or make sure of still being it: a session that was cut has lost the lock."""
+        with told(self._engine.url):
+            if self._session is not None and self._leads_still(self._session):
+                return True
+            self._session = self._engine.connect()
+            if self._session.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_KEY}):
+                return True
+            self.close()
+            return False
+
+    def _leads_still(self, session: Connection) -> bool:
+        try:
+            session.execute(text("SELECT 1"))
+        except DBAPIError:
+            self.close()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let somebody else lead: the session ends, and its lock with it."""
+        if self._session is not None:
+            self._session.invalidate()
+            self._session.close()
+            self._session = None

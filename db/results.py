@@ -1,0 +1,206 @@
+"""Measurements and artifacts of all jobs, found by model, variant, target, metric, time and job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, select
+
+from db import tables
+from db.engine import Database
+from db.filters import matching
+from db.ids import find_job
+from db.values import devices_of
+from jobs.task import Device
+from jobs.variants import Attention, Precision
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One measurement of one variant, with what it was made under."""
+
+    job: str
+    task: str
+    attempt: str
+    stage: str
+    model: str
+    variant: str
+    target: str  #: empty when the stage does not depend on it
+    precision: Precision
+    attention: Attention
+    tp: int
+    metric: str
+    unit: str
+    median: float
+    samples: tuple[float, ...]
+    batch: int | None
+    prompt_tokens: int | None
+    context: Mapping[str, Any]
+    node: str
+    devices: tuple[Device, ...]
+    toolchain: str
+    versions: Mapping[str, str]
+    measured_at: datetime
+
+
+@dataclass(frozen=True)
+class ArtifactRow:
+    """One file that an attempt made."""
+
+    job: str
+    task: str
+    attempt: str
+    stage: str
+    subject: str
+    target: str  #: empty when the stage does not depend on it
+    name: str
+    kind: str
+    sha256: str
+    size_bytes: int
+    made_at: datetime
+
+
+def results(
+    database: Database,
+    *,
+    job: str | None = None,
+    model: str | None = None,
+    variant: str | None = None,
+    target: str | None = None,
+    metric: str | None = None,
+    since: datetime | None = None,
+    limit: int | None = None,
+) -> list[ResultRow]:
+    """Measurements, newest first: of every attempt, or with `job` those that its tasks stand on, taken over or not.
+
+    One row for each variant that a measurement counts for, and `limit` counts rows.
+    """
+    columns = tables.measurements.c
+    query = (
+        _made(tables.measurements, job)
+        .add_columns(
+            tables.cells.c.variant,
+            tables.cells.c.precision,
+            tables.cells.c.attention,
+            tables.cells.c.tp,
+            tables.jobs.c.model,
+            tables.attempts.c.devices,
+            tables.attempts.c.node,
+            tables.attempts.c.toolchain,
+            tables.attempts.c.versions,
+        )
+        .join(tables.cells, and_(tables.cells.c.task == tables.tasks.c.id, tables.cells.c.is_first))
+        .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
+        .order_by(*_newest_first(is_narrow=job is not None or variant is not None), tables.cells.c.position)
+        .limit(limit)
+    )
+    if since is not None:
+        query = query.where(tables.attempts.c.ended_at >= since)
+    with database.reading() as connection:
+        wanted = [
+            *matching(connection, columns.metric, metric),
+            *matching(connection, tables.cells.c.variant, variant),
+            *_matching_task(connection, job, model, target),
+        ]
+        return [_result_row(row) for row in connection.execute(query.where(*wanted))]
+
+
+def artifacts(
+    database: Database,
+    *,
+    job: str | None = None,
+    model: str | None = None,
+    variant: str | None = None,
+    target: str | None = None,
+    kind: str | None = None,
+    limit: int | None = None,
+) -> list[ArtifactRow]:
+    """Artifacts, newest first, with `job` as for `results`; one row each, whatever variants it serves."""
+    columns = tables.artifacts.c
+    query = (
+        _made(tables.artifacts, job)
+        .add_columns(tables.tasks.c.subject)
+        .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
+        .order_by(tables.attempts.c.ended_at.desc(), columns.attempt, columns.name)
+        .limit(limit)
+    )
+    with database.reading() as connection:
+        wanted = [*matching(connection, columns.kind, kind), *_matching_task(connection, job, model, target)]
+        if variant is not None:
+            fits = matching(connection, tables.cells.c.variant, variant)
+            wanted.append(tables.tasks.c.id.in_(select(tables.cells.c.task).where(*fits)))
+        return [_artifact_row(row) for row in connection.execute(query.where(*wanted))]
+
+
+def _made(what: Table, job: str | None) -> Select[Any]:
+    """What attempts made, each with the task that made it; for one job with the task that stands on it."""
+    attempts, tasks = tables.attempts.c, tables.tasks.c
+    link = attempts.task == tasks.id if job is None else attempts.id == tasks.attempt
+    return (
+        select(what, attempts.ended_at, tasks.id.label("task"), tasks.job, tasks.stage, tasks.target)
+        .join(tables.attempts, attempts.id == what.c.attempt)
+        .join(tables.tasks, link)
+    )
+
+
+def _newest_first(*, is_narrow: bool) -> list[ColumnElement[Any]]:
+    """Measurements in the order of their ids, or an equal one that is not an index's.
+
+    Few rows are found first and sorted then. Offered an index in the right order, SQLite would walk all of it for them.
+    """
+    by_id: list[ColumnElement[Any]] = [tables.measurements.c.id.desc()]
+    return [tables.attempts.c.ended_at.desc(), *by_id] if is_narrow else by_id
+
+
+def _matching_task(
+    connection: Connection, job: str | None, model: str | None, target: str | None
+) -> list[ColumnElement[bool]]:
+    return [
+        *([] if job is None else [tables.tasks.c.job == find_job(connection, job)]),
+        *matching(connection, tables.jobs.c.model, model),
+        *matching(connection, tables.tasks.c.target, target),
+    ]
+
+
+def _result_row(row: Any) -> ResultRow:
+    return ResultRow(
+        job=row.job,
+        task=row.task,
+        attempt=row.attempt,
+        stage=row.stage,
+        model=row.model,
+        variant=row.variant,
+        target=row.target,
+        precision=Precision(row.precision),
+        attention=Attention(row.attention),
+        tp=row.tp,
+        metric=row.metric,
+        unit=row.unit,
+        median=row.median,
+        samples=tuple(row.samples),
+        batch=row.batch,
+        prompt_tokens=row.prompt_tokens,
+        context=row.context,
+        node=row.node,
+        devices=devices_of(row.devices),
+        toolchain=row.toolchain,
+        versions=row.versions,
+        measured_at=row.ended_at,
+    )
+
+
+def _artifact_row(row: Any) -> ArtifactRow:
+    return ArtifactRow(
+        job=row.job,
+        task=row.task,
+        attempt=row.attempt,
+        stage=row.stage,
+        subject=row.subject,
+        target=row.target,
+        name=row.name,
+        kind=row.kind,
+        sha256=row.sha256,
+        size_bytes=row.size_bytes,
+        made_at=row.ended_at,
+    )

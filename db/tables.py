@@ -1,0 +1,199 @@
+"""The tables. A change here is a migration too: `alembic check` is a test."""
+
+import json
+from datetime import UTC, datetime
+from functools import partial
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
+
+#: The revision that the tables below are; revisions are numbered, so that an older and a newer one can be told apart.
+SCHEMA = "0002"
+VERSION_TABLE = "haloctl_schema"
+
+#: NaN is no JSON, and Postgres refuses it.
+to_json = partial(json.dumps, allow_nan=False)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware time; SQLite keeps it as UTC without saying so."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a time that could be anywhere."""
+        if value is not None and value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        return value and value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """In UTC, whatever the server's zone."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Told(TypeDecorator[str]):
+    """Text that tools and people wrote: what no database takes (NUL, half characters) is replaced."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Replace what can't be stored."""
+        return None if value is None else value.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _id() -> String:
+    """Sorted byte by byte on Postgres as on SQLite, so that the ids with one start are neighbours in the index."""
+    return String().with_variant(String(collation="C"), "postgresql")
+
+
+def _big_id() -> BigInteger:
+    """A number that counts up; SQLite does so for INTEGER only, which has 64 bits there."""
+    return BigInteger().with_variant(Integer(), "sqlite")
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("name", Told, nullable=False),
+    Column("model", Told, nullable=False),  #: its name
+    Column("model_facts", JSON, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("submitted_by", Told, nullable=False),
+    Column("submitted_at", Moment, nullable=False, index=True),
+    Column("timeout_s", Float, nullable=False),  #: of one attempt
+    Column("reuse", Boolean, nullable=False),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("job", ForeignKey("jobs.id"), nullable=False, index=True),
+    Column("stage", String, nullable=False),
+    Column("subject", Told, nullable=False),
+    Column("target", String, nullable=False),  #: empty when the stage does not depend on it
+    Column("settings", JSON, nullable=False),
+    Column("needs", JSON, nullable=False),  #: ids of tasks of the same job
+    Column("resources", JSON, nullable=False),
+    Column("state", String, nullable=False),
+    Column("epoch", Integer, nullable=False),  #: of its latest attempt; 0 before the first
+    Column("tries", Integer, nullable=False),  #: attempts since it was submitted or last retried
+    # The attempt whose outputs are this task's: its latest, or that of the task that it was taken over from. No foreign
+    # key: it would be half of a circle.
+    Column("attempt", _id()),
+    Column("waits_for", Told),
+    Column("is_stuck", Boolean, nullable=False),
+    Column("blocked_by", Told),
+    Index(None, "state", "job"),
+)
+
+#: Which task stands in which cell of a job's matrix; one task may stand in several.
+cells = Table(
+    "cells",
+    metadata,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("position", Integer, nullable=False),  #: of its row in the job's matrix
+    Column("variant", _id(), primary_key=True),
+    Column("target", String, primary_key=True),
+    Column("stage", String, primary_key=True),
+    Column("precision", String, nullable=False),
+    Column("attention", String, nullable=False),
+    Column("tp", Integer, nullable=False),
+    Column("task", ForeignKey("tasks.id"), nullable=False, index=True),
+    Column("is_first", Boolean, nullable=False),  #: of the cells of one variant that its task stands in
+    Index(None, "variant", "target", "stage"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("task", ForeignKey("tasks.id"), nullable=False, index=True),
+    Column("epoch", Integer, nullable=False),
+    Column("node", String, nullable=False),
+    Column("devices", JSON, nullable=False),
+    Column("commands", JSON, nullable=False),
+    Column("inputs", JSON, nullable=False),
+    Column("digest", String, nullable=False, index=True),
+    Column("identity", JSON(none_as_null=True)),  #: what the digest is of; none: from before schema 0002
+    Column("toolchain", String, nullable=False),
+    Column("versions", JSON, nullable=False),
+    Column("host_cpu", String, nullable=False),
+    Column("environment", JSON, nullable=False),
+    Column("timeout_s", Float, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Column("outcome", String),  #: succeeded, failed or cancelled
+    Column("failure_kind", String),
+    Column("failure_message", Told),
+    Column("log_tail", Told),
+    Column("warnings", JSON, nullable=False),
+    Column("processes", JSON, nullable=False),
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("attempt", ForeignKey("attempts.id"), primary_key=True),
+    Column("name", _id(), primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("sha256", String, nullable=False, index=True),
+    Column("size_bytes", BigInteger, nullable=False),
+)
+
+measurements = Table(
+    "measurements",
+    metadata,
+    Column("id", _big_id(), primary_key=True),
+    Column("attempt", ForeignKey("attempts.id"), nullable=False),
+    Column("metric", String, nullable=False, index=True),
+    Column("unit", String, nullable=False),
+    Column("median", Float, nullable=False),
+    Column("samples", JSON, nullable=False),
+    Column("batch", Integer),
+    Column("prompt_tokens", Integer),
+    Column("context", JSON, nullable=False),
+    Index(None, "attempt", "metric"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", _big_id(), primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("job", ForeignKey("jobs.id"), nullable=False, index=True),
+    Column("task", ForeignKey("tasks.id"), index=True),  #: none: the job's submission
+    Column("attempt", ForeignKey("attempts.id")),
+    Column("was", String),
+    Column("became", String),
+    Column("detail", Told, nullable=False),
+)

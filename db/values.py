@@ -1,0 +1,50 @@
+"""The values of `jobs` as JSON columns keep them, and back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from jobs.state import Failure, FailureKind
+from jobs.task import Artifact, Command, Device, Process
+
+Plain = dict[str, Any]
+
+
+def plain(values: Iterable[Artifact | Command | Device | Process]) -> list[Plain]:
+    """A JSON array of objects."""
+    return [asdict(value) for value in values]
+
+
+def plain_inputs(inputs: Mapping[str, Iterable[Artifact]]) -> dict[str, list[Plain]]:
+    """Artifacts by the stage that made them."""
+    return {stage: plain(artifacts) for stage, artifacts in inputs.items()}
+
+
+def artifacts_of(found: Iterable[Plain]) -> tuple[Artifact, ...]:
+    """Back from `plain`."""
+    return tuple(Artifact(**one) for one in found)
+
+
+def inputs_of(found: Mapping[str, list[Plain]]) -> dict[str, tuple[Artifact, ...]]:
+    """Back from `plain_inputs`."""
+    return {stage: artifacts_of(ones) for stage, ones in found.items()}
+
+
+def commands_of(found: Iterable[Plain]) -> tuple[Command, ...]:
+    """Back from `plain`."""
+    return tuple(Command(tuple(one["argv"]), one["env"]) for one in found)
+
+
+def devices_of(found: Iterable[Plain] | None) -> tuple[Device, ...]:
+    """Back from `plain`; none where there is no attempt."""
+    return tuple(Device(**one) for one in found or ())
+
+
+def processes_of(found: Iterable[Plain]) -> tuple[Process, ...]:
+    """Back from `plain`."""
+    return tuple(Process(**{**one, "argv": tuple(one["argv"])}) for one in found)
+
+
+def failure_of(kind: str | None, message: str | None, log_tail: str | None = None) -> Failure | None:
+    """A failure from the columns that it is kept in."""
+    return Failure(FailureKind(kind), message or "", log_tail or "") if kind else None

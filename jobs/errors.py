@@ -1,0 +1,182 @@
+"""The errors that haloctl raises on purpose, one family per exit code.
+
+    HaloError                     never raised itself
+    |- UserError              2   JobFileError, UnknownRecipe, BadModel, BadSetting
+    |- JobFailed              3
+    |- NotFound               4   NoSuchJob, NoSuchTask, NoSuchArtifact, AmbiguousId
+    |- Conflict               5   InvalidTransition, LostRace
+    `- Unreachable            6   DatabaseUnreachable, SchemaOutdated, SchemaNewer, ClusterUnreachable, StorageUnusable
+
+Fields go to `super().__init__` and the text is made in `__str__`, so that an error survives pickling.
+"""
+
+from typing import ClassVar
+
+
+class HaloError(Exception):
+    """Anything that haloctl tells its user in one message, without a traceback."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UserError(HaloError):
+    """What the user gave can't be used as it is."""
+
+    exit_code = 2
+
+
+class JobFileError(UserError):
+    """A job file has a wrong key, type or value."""
+
+    def __init__(self, file: str, line: int | None, key: str, message: str) -> None:
+        super().__init__(file, line, key, message)
+        self.file, self.line, self.key, self.message = file, line, key, message
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+
+
+class UnknownRecipe(UserError):
+    """Neither a file nor a recipe has the name that was given."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name, self.known = name, known
+
+    def __str__(self) -> str:
+        return f"no job file and no recipe is called {self.name!r}; recipes: {', '.join(self.known)}"
+
+
+class BadModel(UserError):
+    """A model can't be read, or can't be split as a job asks."""
+
+    def __init__(self, model: str, message: str) -> None:
+        super().__init__(model, message)
+        self.model, self.message = model, message
+
+    def __str__(self) -> str:
+        return f"model {self.model}: {self.message}"
+
+
+class BadSetting(UserError):
+    """An environment variable or option has a value that can't be used."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(name, message)
+        self.name, self.message = name, message
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+class JobFailed(HaloError):
+    """A job that was waited for ended without success."""
+
+    exit_code = 3
+
+    def __init__(self, job: str, state: str) -> None:
+        super().__init__(job, state)
+        self.job, self.state = job, state
+
+    def __str__(self) -> str:
+        return f"job {self.job} ended as {self.state}: `haloctl show {self.job}` says why"
+
+
+class NotFound(HaloError):
+    """Nothing has the id or name that was given."""
+
+    exit_code = 4
+
+    def __init__(self, noun: str, name: str) -> None:
+        super().__init__(noun, name)
+        self.noun, self.name = noun, name
+
+    def __str__(self) -> str:
+        return f"no {self.noun} is called {self.name!r}: {LISTED_BY.get(self.noun, 'check the name')}"
+
+
+LISTED_BY = {
+    "job": "`haloctl list` shows them",
+    "task": "`haloctl show JOB` lists a job's tasks",
+    "artifact": "`haloctl artifacts` lists them",
+}
+
+
+class AmbiguousId(NotFound):
+    """The prefix that was given belongs to more than one id."""
+
+    def __str__(self) -> str:
+        return f"more than one {self.noun} starts with {self.name!r}: give more of its id"
+
+
+class Conflict(HaloError):
+    """What was asked for does not fit the state that things are in."""
+
+    exit_code = 5
+
+
+class InvalidTransition(Conflict):
+    """A task was to go where its state does not lead."""
+
+    def __init__(self, task: str, state: str, wanted: str) -> None:
+        super().__init__(task, state, wanted)
+        self.task, self.state, self.wanted = task, state, wanted
+
+    def __str__(self) -> str:
+        return f"task {self.task} is {self.state} and cannot become {self.wanted}"
+
+
+class LostRace(Conflict):
+    """Somebody else changed a row first; what was to be written is out of date."""
+
+    def __init__(self, what: str, wanted: str) -> None:
+        super().__init__(what, wanted)
+        self.what, self.wanted = what, wanted
+
+    def __str__(self) -> str:
+        return f"{self.what} was changed by somebody else and did not become {self.wanted}"
+
+
+class NothingToDo(Conflict):
+    """A command found nothing in a state that it applies to."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Unreachable(HaloError):
+    """Something haloctl stands on can't be reached or used."""
+
+    exit_code = 6
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what, self.reason = what, reason
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}"
+
+
+class DatabaseUnreachable(Unreachable):
+    """The database can't be opened, read or written."""
+
+
+class SchemaOutdated(Unreachable):
+    """The database was made by an older haloctl."""
+
+
+class SchemaNewer(Unreachable):
+    """The database was made by a newer haloctl."""
+
+
+class ClusterUnreachable(Unreachable):
+    """Ray can't be started or joined."""
+
+
+class StorageUnusable(Unreachable):
+    """The data folder or the artifact store can't be written."""

@@ -1,0 +1,85 @@
+"""What programs are compiled for and run on: one row a target."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A compiler flag under every name that releases of the compiler gave it; the first one known is used."""
+
+    names: tuple[str, ...]
+    value: str
+
+    def spelled(self, known: Collection[str]) -> str:
+        """The flag as a compiler that knows `known` accepts it; the newest name when nothing is known of it."""
+        name = next((name for name in self.names if name in known), self.names[0])
+        return f"{name}={self.value}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of device, how to compile for it and how the runtime reaches it."""
+
+    hal_device: str  #: of --iree-hal-target-device; repeated with [i] for tensor parallelism
+    runtime_device: str  #: of --device; `{index}` is the device's number among those of the attempt
+    flags: tuple[Flag, ...]
+    visible_devices: tuple[str, ...] = ()  #: variables that hide the other devices of a node from an attempt
+    matrix_instruction: str = ""  #: what a dumped dispatch that uses the matrix units contains
+    assembly_suffix: str = ""  #: of the files in which it is looked for
+    is_quiet: bool = False  #: a benchmark disturbs, and is disturbed by, whatever else runs on the node
+
+
+def _rocm(chip: str) -> Target:
+    return Target(
+        hal_device="hip",
+        runtime_device="hip://{index}",
+        # iree-base-compiler 3.13 calls it --iree-rocm-target, 3.9 knows --iree-hip-target only
+        flags=(Flag(("--iree-rocm-target", "--iree-hip-target"), chip),),
+        visible_devices=("HIP_VISIBLE_DEVICES",),
+        matrix_instruction="v_mfma",
+        assembly_suffix=".rocmasm",
+    )
+
+
+def _cuda(chip: str) -> Target:
+    return Target(
+        hal_device="cuda",
+        runtime_device="cuda://{index}",
+        flags=(Flag(("--iree-cuda-target",), chip),),
+        visible_devices=("CUDA_VISIBLE_DEVICES",),
+    )
+
+
+TARGETS: dict[str, Target] = {
+    "cpu": Target(
+        hal_device="local",
+        runtime_device="local-task",  # `local-task://0` is refused; several devices are the same word repeated
+        flags=(
+            Flag(("--iree-hal-local-target-device-backends",), "llvm-cpu"),
+            Flag(("--iree-llvmcpu-target-cpu",), "host"),
+        ),
+        is_quiet=True,
+    ),
+    "mi300x": _rocm("gfx942"),
+    "mi325x": _rocm("gfx942"),
+    "mi350x": _rocm("gfx950"),
+    # iree-base-compiler 3.13 refuses sm_90; the driver compiles the PTX of sm_89 for the chip it finds
+    "h100": _cuda("sm_89"),
+    "h200": _cuda("sm_89"),
+}
+
+
+def compile_flags(target: str, tp: int, known: Collection[str]) -> list[str]:
+    """The flags that compile a program of `tp` devices for a target, as a compiler that knows `known` spells them."""
+    row = TARGETS[target]
+    devices = [row.hal_device] if tp == 1 else [f"{row.hal_device}[{index}]" for index in range(tp)]
+    return [
+        *(f"--iree-hal-target-device={device}" for device in devices),
+        *(flag.spelled(known) for flag in row.flags),
+    ]
+
+
+def device_flags(target: str, tp: int) -> list[str]:
+    """The flags that give a program its devices at run time."""
+    return [f"--device={TARGETS[target].runtime_device.format(index=index)}" for index in range(tp)]

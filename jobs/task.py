@@ -1,0 +1,121 @@
+"""The values that travel between head and node: commands, needs of a task, results. Plain data; JSON in and out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.state import Failure
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process of an attempt. `argv[0]` is a tool of the toolchain (`python`, `iree-compile`), never a shell."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a task holds while it runs, all on one node."""
+
+    cpus: int = 1
+    memory_bytes: int = GIB
+    devices: int = 0
+    device_kind: str = ""  #: of `jobs.targets`; empty when no device is needed
+    is_quiet: bool = False  #: nothing else may run on its node meanwhile
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or one logical CPU device, of a node."""
+
+    kind: str
+    index: int  #: the node's own number of it, from 0 for each kind
+    serial: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that runs tasks, as it describes itself."""
+
+    id: str
+    host: str
+    cpus: int
+    memory_bytes: int
+    devices: tuple[Device, ...]
+
+    def count(self, kind: str) -> int:
+        """How many devices of a kind it has."""
+        return sum(device.kind == kind for device in self.devices)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file that a task made."""
+
+    name: str  #: its file name in the task's output folder
+    kind: str  #: irpa, mlir, vmfb, config, report, log
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Samples of one metric (`jobs.metrics.METRICS`) with what they were measured under."""
+
+    metric: str
+    samples: tuple[float, ...]
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage reads from an attempt's outputs."""
+
+    measurements: tuple[Measurement, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a task, ready to be handed to a node."""
+
+    id: str  #: `<task>-<number>`
+    epoch: int  #: the task's epoch; an answer with another epoch is void
+    stage: str
+    settings: Mapping[str, Any]
+    commands: tuple[Command, ...]
+    inputs: Mapping[str, tuple[Artifact, ...]]  #: by the stage that made them
+    devices: tuple[Device, ...]
+    timeout_s: float
+    cpus: int = 1
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one command of an attempt did."""
+
+    argv: tuple[str, ...]
+    exit_code: int  #: negative: the signal that ended it
+    wall_s: float
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What came of an attempt; a failed tool is a value here, not an exception."""
+
+    attempt: str
+    epoch: int
+    failure: Failure | None
+    artifacts: tuple[Artifact, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    warnings: tuple[str, ...] = ()
+    processes: tuple[Process, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)  #: of the toolchain that it ran under
+    wall_s: float = 0.0

@@ -1,0 +1,75 @@
+"""Variants: one model in one precision, one parallelism, one attention kernel, for one target."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from typing import Any
+
+from jobs.models import safe_name
+
+
+class Precision(StrEnum):
+    """What weights, activations and KV cache are held in."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+
+
+class Attention(StrEnum):
+    """How attention is written into the program."""
+
+    SDPA = "sdpa"  #: one fused operation
+    EAGER = "eager"  #: matmul, softmax, matmul: "decomposed" on trackers
+
+
+PRECISION_NAMES = {Precision.F32: "FP32", Precision.F16: "FP16", Precision.BF16: "BF16"}
+ATTENTION_NAMES = {Attention.SDPA: "", Attention.EAGER: "-decomposed"}
+OVERRIDE_NAMES = {"num_hidden_layers": "L"}
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """One row of the matrix; the target is a column of its own."""
+
+    name: str
+    target: str
+    precision: Precision
+    tp: int
+    attention: Attention
+
+
+def model_name(name: str, overrides: Mapping[str, Any]) -> str:
+    """A model's name with what was overridden: `llama3.1-70B-L4`."""
+    parts = (
+        f"-{OVERRIDE_NAMES[key]}{value}" if key in OVERRIDE_NAMES else f"-{safe_name(f'{key}_{value}')}"
+        for key, value in sorted(overrides.items())
+    )
+    return name + "".join(parts)
+
+
+def variant_name(model: str, precision: Precision, attention: Attention, tp: int) -> str:
+    """The name that trackers use: `llama3.1-70B-FP16-decomposed-TP8`."""
+    return f"{model}-{PRECISION_NAMES[precision]}{ATTENTION_NAMES[attention]}-TP{tp}"
+
+
+def expand(
+    model: str,
+    precisions: Iterable[Precision],
+    attentions: Iterable[Attention],
+    tps: Iterable[int],
+    targets: Iterable[str],
+    exclude: Iterable[Mapping[str, Any]] = (),
+) -> list[Variant]:
+    """Multiply everything out, in the order given, without what agrees with all keys of an exclusion."""
+    exclude = list(exclude)
+    variants = (
+        Variant(variant_name(model, precision, attention, tp), target, precision, tp, attention)
+        for target, precision, attention, tp in product(targets, precisions, attentions, tps)
+    )
+    return [
+        variant
+        for variant in variants
+        if not any(all(getattr(variant, key) == value for key, value in rule.items()) for rule in exclude)
+    ]

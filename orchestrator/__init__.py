@@ -1,0 +1,1 @@
+"""Deciding, and talking to people."""

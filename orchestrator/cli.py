@@ -1,0 +1,120 @@
+"""The command line: `haloctl`. Knows the commands, the exit codes and nothing else."""
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+
+from jobs.errors import HaloError
+from orchestrator.commands import (
+    artifacts,
+    cancel,
+    database,
+    list_jobs,
+    logs,
+    matrix,
+    nodes,
+    reproduce,
+    results,
+    retry,
+    show,
+    submit,
+    wait,
+    why,
+)
+
+INTERRUPTED = 130
+NO_SPACE = 6
+
+#: In the order of `haloctl --help`.
+COMMANDS: dict[str, Callable[..., None]] = {
+    "submit": submit.submit,
+    "list": list_jobs.list_jobs,
+    "show": show.show,
+    "logs": logs.logs,
+    "why": why.why,
+    "wait": wait.wait,
+    "cancel": cancel.cancel,
+    "retry": retry.retry,
+    "matrix": matrix.matrix,
+    "results": results.results,
+    "artifacts": artifacts.artifacts,
+    "reproduce": reproduce.reproduce,
+    "nodes": nodes.nodes,
+}
+
+app = typer.Typer(
+    name="haloctl",
+    help="Takes LLMs from checkpoint to a matrix of compiled, checked and timed variants on shared GPU nodes.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for _name, _function in COMMANDS.items():
+    app.command(_name)(_function)
+app.add_typer(database.app, name="db")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and end."),
+) -> None:
+    if version:
+        typer.echo(_version())
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("haloctl")
+    except metadata.PackageNotFoundError:
+        return "a checkout that is not installed"
+
+
+def main() -> None:
+    """Run one command; every error that haloctl raises on purpose is one message on stderr and its exit code."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = _command()
+        sys.stdout.flush()
+        return code
+    except HaloError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # `haloctl results | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return _fail(f"{error.filename or 'the disk'}: no space is left; make room and run the command again", NO_SPACE)
+
+
+def _command() -> int:
+    """Let typer run the command: it tells by itself what is wrong with a command line."""
+    try:
+        app(prog_name="haloctl")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    typer.echo(f"haloctl: {message}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

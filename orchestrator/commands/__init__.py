@@ -1,0 +1,1 @@
+"""One file a command. Their modules import nothing heavy: what a command needs is imported when it runs."""

@@ -1,0 +1,38 @@
+"""`haloctl list`."""
+
+from typing import Any
+
+import typer
+
+
+def list_jobs(
+    limit: int = typer.Option(20, "--limit", "-n", help="How many, newest first; 0 for all.", min=0),
+    json: bool = typer.Option(False, "--json", help="Answer in JSON."),
+    csv: bool = typer.Option(False, "--csv", help="Answer in CSV."),
+) -> None:
+    """List jobs, newest first."""
+    from db import reports
+    from orchestrator import output, rows
+    from orchestrator.context import opened
+
+    with opened() as context:
+        found = [rows.job(job) for job in reports.jobs(context.database, limit or None)]
+    if json:
+        output.as_json(found)
+    elif csv:
+        output.as_csv(found, rows.JOB_COLUMNS)
+    elif not found:
+        output.note("no jobs yet: `haloctl submit demo --wait` runs a first one")
+    else:
+        output.table(
+            ("job", "state", "done", "name", "by", "when"),
+            [_line(job) for job in found],
+            right=("done",),
+        )
+
+
+def _line(job: dict[str, Any]) -> tuple[str, ...]:
+    from orchestrator.rows import when
+
+    done = f"{job['done']}/{job['tasks']}"
+    return (job["job"], job["state"], done, job["name"], job["submitted_by"], when(job["submitted_at"]))

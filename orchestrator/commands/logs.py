@@ -1,0 +1,16 @@
+"""`haloctl logs`."""
+
+import typer
+
+
+def logs(
+    name: str = typer.Argument(help="A task's or an attempt's id, or the start of it.", metavar="TASK|ATTEMPT"),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until the task has ended."),
+) -> None:
+    """Print the log of a task's latest attempt."""
+    from orchestrator import log_reading, output
+    from orchestrator.context import opened
+
+    with opened() as context:
+        for text in log_reading.read(context, name, follow=follow):
+            output.raw(text)

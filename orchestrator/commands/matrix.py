@@ -1,0 +1,38 @@
+"""`haloctl matrix`."""
+
+from pathlib import Path
+
+import typer
+
+
+def matrix(
+    job: str = typer.Argument(None, help="A job's id; without it the newest verdict of every cell.", metavar="[JOB]"),
+    model: str = typer.Option(None, "--model", help="A model's name, or a pattern such as 'llama*'."),
+    variant: str = typer.Option(None, "--variant", help="A variant's name or pattern."),
+    target: str = typer.Option(None, "--target", help="cpu, mi300x, ..."),
+    json: bool = typer.Option(False, "--json", help="Answer in JSON."),
+    csv: bool = typer.Option(False, "--csv", help="Answer in CSV."),
+    svg: Path = typer.Option(None, "--svg", help="Write a picture to this file instead.", dir_okay=False),
+) -> None:
+    """Print the matrix: variants against stages.
+
+    Cells say PASS or FAIL with the figure that the stage is about; reasons are told below.
+    """
+    from db.matrix import matrix as read
+    from orchestrator import matrix_view, output
+    from orchestrator.context import opened
+
+    with opened() as context:
+        rows = read(context.database, job=job, model=model, variant=variant, target=target)
+    if json:
+        output.as_json(matrix_view.as_json(rows))
+        return
+    view = matrix_view.view(rows)
+    if svg is not None:
+        output.matrix_picture(svg, " ".join(filter(None, ("haloctl matrix", job))), view.columns, view.rows, view.notes)
+    elif csv:
+        output.as_csv((dict(zip(view.columns, row, strict=True)) for row in view.rows), view.columns)
+    elif not rows:
+        output.note("nothing in the matrix yet: `haloctl submit demo --wait` fills a first one")
+    else:
+        output.matrix(view.columns, view.rows, view.notes)

@@ -1,0 +1,54 @@
+"""`haloctl submit`."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator import submission
+
+
+def submit(
+    file: str = typer.Argument(help="A job file, or the name of a recipe: demo, tiny-llama.", metavar="FILE|RECIPE"),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print every task and its commands; submit nothing."),
+    wait: bool = typer.Option(False, "--wait", help="Run until nothing is left that can run, then print the matrix."),
+    cache: bool = typer.Option(True, "--cache/--no-cache", help="Take over what earlier jobs computed, or not."),
+    json: bool = typer.Option(False, "--json", help="Answer in JSON."),
+) -> None:
+    """Submit a job file or a recipe.
+
+    Its variants and stages become tasks; what is the same for two variants is done once.
+    """
+    from contextlib import nullcontext, suppress
+
+    from jobs.errors import StorageUnusable
+    from orchestrator import output, submission
+    from orchestrator.settings import from_environment, make_data_folder
+
+    settings = from_environment()
+    with suppress(StorageUnusable) if dry_run else nullcontext():  # a plan goes without what it could keep there
+        make_data_folder(settings)
+    prepared = submission.prepare(file, settings)
+    if dry_run:
+        if json:
+            output.as_json(submission.dry_run_json(prepared))
+        for line in () if json else submission.dry_run_lines(prepared):
+            output.answer(line)
+        return
+    _submit(prepared, wait=wait, reuse=cache, json=json)
+
+
+def _submit(prepared: "submission.Prepared", *, wait: bool, reuse: bool, json: bool) -> None:
+    from orchestrator import output, submission, waiting
+    from orchestrator.context import opened
+
+    with opened() as context:
+        job = submission.store_job(context.store, prepared, reuse=reuse)
+        if wait:
+            output.note(f"job {job}: {submission.extent(prepared.plan)}")
+            waiting.wait_for(context, job, json=json, timeout_s=None, cancels_when_interrupted=True)
+        elif json:
+            output.as_json({"job": job, "tasks": len(prepared.plan.tasks)})
+        else:
+            output.answer(job)
+            output.note(f"submitted; `haloctl wait {job}` runs it, or watches it where a head runs already")

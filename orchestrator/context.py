@@ -1,0 +1,31 @@
+"""What most commands begin with: the settings, and an open database."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from db.engine import Database, open_database
+from db.store import Store
+from orchestrator.settings import Settings, from_environment, make_data_folder
+
+
+@dataclass(frozen=True)
+class Context:
+    """One command's view of the world."""
+
+    settings: Settings
+    database: Database
+
+    @property
+    def store(self) -> Store:
+        """Writing."""
+        return Store(self.database)
+
+
+@contextmanager
+def opened() -> Iterator[Context]:
+    """Settings from the environment, data folder and database made when they are new."""
+    settings = from_environment()
+    make_data_folder(settings)
+    with open_database(settings.database_url, create=True) as database:
+        yield Context(settings, database)

@@ -1,0 +1,146 @@
+"""The matrix as people read it: PASS and FAIL in cells, the reasons in notes below. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from db.matrix import CellRow, MatrixRow, Median
+from jobs.stages import STAGES
+from jobs.state import TaskState
+from jobs.targets import TARGETS
+from orchestrator.output import number
+
+#: A cell's first word.
+WORDS: dict[TaskState, str] = {
+    TaskState.PENDING: "pending",
+    TaskState.QUEUED: "queued",
+    TaskState.RUNNING: "running",
+    TaskState.CANCELLING: "cancelling",
+    TaskState.SUCCEEDED: "PASS",
+    TaskState.CACHED: "PASS",
+    TaskState.FAILED: "FAIL",
+    TaskState.BLOCKED: "blocked",
+    TaskState.CANCELLED: "cancelled",
+}
+
+
+LEGEND = "MFMA a+b: matrix instructions in the kernels of prefill and of decode"
+
+
+@dataclass(frozen=True)
+class View:
+    """Columns and rows of the table, and what is to be said below it."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def view(rows: Sequence[MatrixRow]) -> View:
+    """Only the columns of stages that some row has."""
+    stages = [name for name in STAGES if any(name in row.stages for row in rows)]
+    columns = ("variant", "target", *(STAGES[name].title for name in stages))
+    lines = tuple(
+        (row.variant, row.target, *(cell_text(name, row.target, row.stages.get(name)) for name in stages))
+        for row in rows
+    )
+    return View(columns, lines, tuple(notes(rows)))
+
+
+def cell_text(stage: str, target: str, cell: CellRow | None) -> str:
+    """A verdict, and the figure that the stage is about."""
+    if cell is None:
+        return ""
+    if cell.is_stuck:
+        return "waits"
+    word = WORDS[cell.state]
+    if cell.failure:
+        return f"{word} {cell.failure.kind}"
+    figure = FIGURES[stage](cell.metrics, target) if word == "PASS" and stage in FIGURES else ""
+    return f"{word} {figure}{' (!)' if cell.warnings else ''}".strip()
+
+
+def median(metrics: Iterable[Median], name: str) -> float | None:
+    """A metric in its first workload, which is the smallest batch with the shortest prompt."""
+    return next((found.median for found in metrics if found.metric == name), None)
+
+
+def _compile(metrics: Sequence[Median], target: str) -> str:
+    if not TARGETS[target].matrix_instruction:
+        return ""
+    counts = [median(metrics, f"mfma_{entry}") or 0 for entry in ("prefill", "decode")]
+    return f"{counts[0]:.0f}+{counts[1]:.0f} MFMA"
+
+
+def _numerics(metrics: Sequence[Median], target: str) -> str:
+    perplexity, increase = median(metrics, "perplexity"), median(metrics, "perplexity_increase_percent")
+    return "" if perplexity is None or increase is None else f"ppl {perplexity:.2f} ({increase:+.2f}%)"
+
+
+def _benchmark(metrics: Sequence[Median], target: str) -> str:
+    ttft, itl = median(metrics, "ttft_ms"), median(metrics, "itl_ms")
+    return "" if ttft is None or itl is None else f"TTFT {number(ttft)} ms, ITL {number(itl)} ms"
+
+
+#: What a passed cell shows beside its verdict.
+FIGURES = {"compile": _compile, "numerics": _numerics, "benchmark": _benchmark}
+
+
+def notes(rows: Sequence[MatrixRow]) -> list[str]:
+    """Failures, warnings and waits, each said once with the cells that it is about."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for stage, cell in row.stages.items():
+            where = f"{row.variant} {row.target} {STAGES[stage].title}"
+            if cell.failure:
+                found.setdefault(f"FAIL {cell.failure.kind}: {cell.failure.message} ({cell.task})", []).append(where)
+            elif cell.is_stuck and cell.waits_for:
+                found.setdefault(f"waits: {cell.waits_for}", []).append(where)
+            for warning in cell.warnings:
+                found.setdefault(f"warning: {warning}", []).append(where)
+    said = [f"{text}: {_grouped(places)}" for text, places in found.items()]
+    return [*said, *([LEGEND] if any("mfma_prefill" in _metrics(row) for row in rows) else [])]
+
+
+def _metrics(row: MatrixRow) -> set[str]:
+    return {found.metric for cell in row.stages.values() for found in cell.metrics}
+
+
+def _grouped(places: Sequence[str]) -> str:
+    """`tiny-llama-FP16-TP8 mi300x (invocation, numerics)`, row by row."""
+    rows: dict[str, list[str]] = {}
+    for place in dict.fromkeys(places):
+        row, _, column = place.rpartition(" ")
+        rows.setdefault(row, []).append(column)
+    return "; ".join(f"{row} ({', '.join(columns)})" for row, columns in rows.items())
+
+
+def as_json(rows: Iterable[MatrixRow]) -> list[dict[str, Any]]:
+    """One object a row; for each stage its state, failure and medians."""
+    return [
+        {
+            "model": row.model,
+            "variant": row.variant,
+            "target": row.target,
+            "precision": row.precision.value,
+            "attention": row.attention.value,
+            "tp": row.tp,
+            "stages": {name: _cell_json(cell) for name, cell in row.stages.items()},
+        }
+        for row in rows
+    ]
+
+
+def _cell_json(cell: CellRow) -> dict[str, Any]:
+    return {
+        "job": cell.job,
+        "task": cell.task,
+        "state": cell.state.value,
+        "failure": {"kind": cell.failure.kind.value, "message": cell.failure.message} if cell.failure else None,
+        "waits_for": cell.waits_for,
+        "is_stuck": cell.is_stuck,
+        "blocked_by": cell.blocked_by,
+        "cached_from": cell.cached_from,
+        "warnings": list(cell.warnings),
+        "medians": [asdict(found) for found in cell.metrics],
+    }

@@ -1,0 +1,116 @@
+"""Waiting for a job on the command line: progress, Ctrl-C, and the matrix at the end."""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from db import reports
+from db.matrix import matrix
+from jobs.errors import Conflict, JobFailed
+from jobs.state import ACTIVE, JobState
+from orchestrator import matrix_view, output, progress
+from orchestrator.context import Context
+from orchestrator.driver import Driver, follow
+from orchestrator.interrupts import noticed
+
+FAILURES = frozenset({JobState.FAILED, JobState.CANCELLED})
+SETTLE_S = 30.0  #: how long a cancelled task may take to end before the command stops watching
+
+
+class Interrupted(SystemExit):
+    """A signal ended the command; the code is 128 plus its number, as shells have it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+
+
+def wait_for(
+    context: Context, job: str, *, json: bool, timeout_s: float | None, cancels_when_interrupted: bool
+) -> None:
+    """Follow a job, print its matrix; raises JobFailed where it ended badly.
+
+    A signal leaves the job queued, or cancels it when that is asked for: by `cancels_when_interrupted` where nobody
+    can be asked.
+    """
+    driver = Driver(context)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        with noticed() as interrupts:
+            with progress.shown() as show:
+                state = follow(context, driver, job, interrupts, show, deadline)
+            if interrupts.came is not None:
+                _interrupted(context, driver, job, interrupts.came, cancels_when_interrupted)
+    finally:
+        driver.close()
+    _print_matrix(context, job, json=json)
+    if state in FAILURES:
+        raise JobFailed(job, state)
+    if state is not JobState.SUCCEEDED:
+        _say_what_is_left(context, job, state)
+
+
+def _interrupted(context: Context, driver: Driver, job: str, number: signal.Signals, cancels: bool) -> None:
+    if number is signal.SIGINT and sys.stdin.isatty() and sys.stderr.isatty():
+        cancels = _ask_whether_to_cancel(job)
+    if cancels and number is signal.SIGINT:
+        _cancel(context, driver, job)
+        output.note(f"job {job} is cancelled")
+    else:
+        driver.close()
+        output.note(f"job {job} stays as it is; `haloctl wait {job}` goes on with it")
+    raise Interrupted(number)
+
+
+def _ask_whether_to_cancel(job: str) -> bool:
+    """Ask once; another Ctrl-C means yes."""
+    import typer
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return typer.confirm(f"\nCancel job {job}? (no leaves it for `haloctl wait`)", default=True, err=True)
+    except (KeyboardInterrupt, typer.Abort):
+        return True
+
+
+def _cancel(context: Context, driver: Driver, job: str) -> None:
+    try:
+        tasks = context.store.request_cancel(job)
+    except Conflict:  # everything had ended meanwhile
+        return
+    _settle(context, driver, tasks)
+
+
+def _settle(context: Context, driver: Driver, tasks: Sequence[str]) -> None:
+    """Step until none of the tasks holds a process any more."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        if not any(reports.task(context.database, task).state in ACTIVE for task in tasks):
+            return
+        driver.step()
+
+
+def settle_cancelled(context: Context, tasks: Sequence[str]) -> None:
+    """See cancelled tasks to their end: whoever leads does it; when nobody does, this process."""
+    driver = Driver(context)
+    try:
+        _settle(context, driver, tasks)
+    finally:
+        driver.close()
+
+
+def _print_matrix(context: Context, job: str, *, json: bool) -> None:
+    rows = matrix(context.database, job=job)
+    if json:
+        output.as_json(matrix_view.as_json(rows))
+    else:
+        view = matrix_view.view(rows)
+        output.matrix(view.columns, view.rows, view.notes)
+
+
+def _say_what_is_left(context: Context, job: str, state: JobState) -> None:
+    stuck = reports.job(context.database, job).stuck
+    if state is JobState.WAITING:
+        output.note(f"job {job}: {stuck} tasks wait for what the cluster lacks; all that could run is done")
+    else:
+        output.note(f"job {job} is {state}: the time to wait is over; `haloctl wait {job}` goes on with it")

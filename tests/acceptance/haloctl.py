@@ -1,0 +1,221 @@
+"""haloctl as its users have it: real processes, with a data folder of their own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import yaml
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "orchestrator.cli")
+COMMAND_S = 240.0  #: no command of these tests takes longer
+DEADLINE_S = 90.0  #: for what another process is to do
+GONE_S = 15.0  #: for the end of processes whose leader was killed
+POLL_S = 0.1
+LEFT_OUT = ("HALOCTL_", "RAY_", "COLUMNS", "LINES", "PYTEST_")  #: of this process's environment
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Running:
+    """A command that runs; its output goes to files."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", out: Path, err: Path) -> None:
+        self.process, self._out, self._err = process, out, err
+
+    @property
+    def err(self) -> str:
+        """What it has written to stderr."""
+        return self._err.read_text()
+
+    @property
+    def out(self) -> str:
+        """What it has written to stdout."""
+        return self._out.read_text()
+
+    def until_says(self, text: str) -> None:
+        """Wait for a text on stderr."""
+        until(lambda: text in self.err or self._has_ended(), f"{text!r}")
+        assert text in self.err, f"it ended with {self.process.returncode} and never said {text!r}:\n{self.err}"
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, to it alone."""
+        self.process.send_signal(number)
+
+    def end(self) -> Done:
+        """Wait for its end."""
+        code = self.process.wait(COMMAND_S)
+        return Done(code, self.out, self.err)
+
+    def _has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+
+class Haloctl:
+    """One user's haloctl: a folder for job files, in it the data folder."""
+
+    def __init__(self, folder: Path, temporary: Path, **variables: str) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)},
+            "HALOCTL_DATA": str(self.data),
+            "TMPDIR": str(temporary),  # a short path: Ray puts sockets below it
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            **variables,
+        }
+        self._count = 0
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def but_with(self, **variables: str) -> Self:
+        """The same folder, under another environment."""
+        return type(self)(self.folder, Path(self.environment["TMPDIR"]), **variables)
+
+    def run(self, *arguments: str, **options: Any) -> Done:
+        """Run a command to its end."""
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        )
+        return Done(done.returncode, done.stdout or "", done.stderr)
+
+    def answer(self, *arguments: str) -> str:
+        """What a command that ends well says on stdout."""
+        done = self.run(*arguments)
+        assert done.code == 0, f"{arguments} ended with {done.code}:\n{done.err}"
+        return done.out
+
+    def json(self, *arguments: str) -> Any:
+        """A command's answer for programs."""
+        return json.loads(self.answer(*arguments, "--json"))
+
+    def start(self, *arguments: str) -> Running:
+        """Start a command without a terminal."""
+        self._count += 1
+        out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        self._started.append(process)
+        return Running(process, out, err)
+
+    def job(self, **keys: Any) -> str:
+        """Write a job file; returns its path."""
+        self._count += 1
+        path = self.folder / f"job{self._count}.yaml"
+        path.write_text(yaml.safe_dump(keys, sort_keys=False))
+        return str(path)
+
+    def tasks(self, job: str) -> dict[str, dict[str, Any]]:
+        """A job's tasks by stage and subject: `compile tiny-llama-FP16-TP1 cpu`."""
+        return {f"{task['stage']} {task['subject']}": task for task in self.json("show", job)["tasks"]}
+
+    def states(self, job: str) -> dict[str, str]:
+        """The states of a job's tasks."""
+        return {name: task["state"] for name, task in self.tasks(job).items()}
+
+    def only_job(self) -> dict[str, Any]:
+        """The one job that there is."""
+        (found,) = self.json("list")
+        assert isinstance(found, dict)
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that has to do with this folder: haloctl's own, Ray's, guards, tools."""
+        return [process for process in psutil.process_iter() if _mentions(process, str(self.folder))]
+
+    def until_gone(self) -> None:
+        """Wait until no process is left."""
+        until(lambda: not self.processes(), lambda: f"no process is left, but {_told(self.processes())}", GONE_S)
+
+    def kill_all(self) -> None:
+        """Leave nothing behind, whatever a test did."""
+        while found := self.processes():
+            for process in found:
+                with suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(found, 1)
+        for started in self._started:
+            started.wait()
+
+
+@contextmanager
+def opened(folder: Path, temporary: Path, origin: Path | None = None, **variables: str) -> Iterator[Haloctl]:
+    """A haloctl whose data folder begins as a copy of `origin`'s, or of `origin`'s cache where that is all it has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    haloctl = Haloctl(folder, temporary, **variables)
+    if origin:
+        shutil.copytree(origin, haloctl.data)
+    try:
+        yield haloctl
+    finally:
+        haloctl.kill_all()
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A temporary folder whose path leaves room for Ray's sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="halo-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def until(condition: Callable[[], Any], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> None:
+    """Wait for something to become true; fail when it does not."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {deadline_s:g} s: {what if isinstance(what, str) else what()}")
+        time.sleep(POLL_S)
+
+
+def _mentions(process: psutil.Process, folder: str) -> bool:
+    """By its environment, its arguments, where it is or where it writes: a guard has but the last."""
+    if process.pid == os.getpid():
+        return False
+    proc = Path("/proc") / str(process.pid)
+    with suppress(OSError):
+        if folder.encode() in (proc / "environ").read_bytes() + (proc / "cmdline").read_bytes():
+            return True
+        links = [proc / "cwd", *(proc / "fd" / str(number) for number in range(3))]
+        return any(os.readlink(link).startswith(folder) for link in links if link.is_symlink())
+    return False
+
+
+def _told(processes: list[psutil.Process]) -> str:
+    told = []
+    for process in processes:
+        with suppress(psutil.Error):
+            told.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+    return "; ".join(told)

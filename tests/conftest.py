@@ -1,0 +1,69 @@
+"""Fixtures: every test that takes `database_url`, `database` or `store` runs on SQLite and on Postgres."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from db.engine import Database, open_database, upgrade
+from db.store import Store
+from tests import databases
+from tests.stored_jobs import NOON
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file that has the schema and nothing else."""
+    file = tmp_path_factory.mktemp("template") / "haloctl.db"
+    upgrade(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[databases.PostgresServer]:
+    """A Postgres server for this run of the tests."""
+    programs = databases.find_programs()
+    if programs is None:
+        pytest.skip("no Postgres server is installed (initdb is neither on PATH nor in /usr/lib/postgresql)")
+    with databases.running_server(programs) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a database of the test's own, with the schema and nothing else."""
+    if request.param == "sqlite":
+        context = databases.sqlite_file(request.getfixturevalue("sqlite_template"), tmp_path)
+    else:
+        context = request.getfixturevalue("postgres").new_database()
+    with context as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a database with nothing in it; on SQLite the file does not exist yet."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'haloctl.db'}"
+    else:
+        with request.getfixturevalue("postgres").new_database("template0") as url:
+            yield url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with open_database(database_url, create=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(database: Database) -> Store:
+    return Store(database)
+
+
+@pytest.fixture
+def clocked(database: Database) -> Store:
+    """A store whose time goes on a minute with every write, from noon."""
+    minutes = iter(range(10_000))
+    return Store(database, lambda: NOON + timedelta(minutes=next(minutes)))

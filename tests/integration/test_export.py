@@ -1,0 +1,255 @@
+"""Exported programs: what the real programs write compiles, runs, and computes what transformers computes."""
+
+import functools
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.integration.models import make_checkpoint
+from workers.llm.session import Session
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+STEPS = 8  #: decode steps after each prefill
+CACHE_LENGTH = 36
+GIB = 1 << 30
+#: largest difference of a logit from eager f32
+TOLERANCE = {"f32": 2e-5, "f16": 5e-2, "bf16": 0.4}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, how its config is made peculiar, and how it is exported."""
+
+    family: str
+    tp: int
+    precision: str = "f32"
+    attention: str = "sdpa"
+    batch: tuple[int, ...] = (2,)
+    prompt_tokens: tuple[int, ...] = (12,)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.family}-{self.precision}-tp{self.tp}-{self.attention}"
+
+
+CASES = [
+    Case("llama", 1, batch=(1, 3), prompt_tokens=(8, 20)),
+    Case("llama", 8, "f16", config={"num_key_value_heads": 2}),
+    Case("mistral", 2, config={"sliding_window": 5}),
+    Case(
+        "qwen2", 4, attention="eager", config={"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+    ),
+    Case("qwen3", 8, "bf16"),
+    Case("granite", 2, "f16", attention="eager", config={"vocab_size": 255, "tie_word_embeddings": True}),
+]
+
+
+def run(arguments: Sequence[str | Path], folder: Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program of this environment in `folder`."""
+    path = os.pathsep.join((str(BIN), os.environ["PATH"]))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, "HF_HUB_OFFLINE": "1"}
+    argv = [str(argument) for argument in arguments]
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, **kwargs)
+
+
+def export(folder: Path, model: str | Path, case: Case, *more: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Run the export program; its outputs are in `folder`/outputs."""
+    folder.mkdir(exist_ok=True)
+    argv = [sys.executable, "-m", "workers.llm.export", "--model", model, "--precision", case.precision]
+    argv += ["--tp", str(case.tp), "--attention", case.attention, "--cache-length", str(CACHE_LENGTH)]
+    argv += ["--batch", *map(str, case.batch), "--prompt-tokens", *map(str, case.prompt_tokens), *more]
+    return run(argv, folder, **kwargs)
+
+
+def compile_for_cpu(folder: Path, tp: int) -> Path:
+    """Compile what was exported into `folder`."""
+    names = ["local"] if tp == 1 else [f"local[{rank}]" for rank in range(tp)]
+    argv = [
+        "iree-compile",
+        "outputs/model.mlir",
+        "-o",
+        "model.vmfb",
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+    ]
+    argv += ["--iree-llvmcpu-target-cpu=host", *(f"--iree-hal-target-device={name}" for name in names)]
+    done = run(argv, folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder / "model.vmfb"
+
+
+def checkpoint(base: Path, case: Case) -> Path:
+    """The case's random model."""
+    folder = base / f"model-{case}"
+    return folder if folder.exists() else make_checkpoint(folder, case.family, **case.config)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("export")
+
+
+def reference_logits(model: Path, tokens: torch.Tensor, lengths: torch.Tensor, steps: int) -> torch.Tensor:
+    """Logits `[batch, 1 + steps, vocab]` from each row's last prompt token on, each row computed alone and unpadded."""
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
+    rows = []
+    with torch.inference_mode():
+        for row, length in zip(tokens, lengths.tolist(), strict=True):
+            logits = reference(row[None, : length + steps]).logits[0]
+            rows.append(logits[length - 1 : length + steps])
+    return torch.stack(rows)
+
+
+def program_logits(
+    session: Session, tokens: torch.Tensor, lengths: torch.Tensor, bucket: int, steps: int
+) -> torch.Tensor:
+    """The same from the program, fed the same tokens; what pads the prompts are tokens that must not matter."""
+    padded = torch.full((len(tokens), bucket), 7)
+    for row, length in enumerate(lengths.tolist()):
+        padded[row, :length] = tokens[row, :length]
+    logits = [session.prefill(padded, lengths)]
+    for step in range(steps):
+        at = lengths + step
+        logits.append(session.decode(tokens.gather(1, at[:, None]), at))
+    return torch.cat(logits, dim=1)
+
+
+def largest_difference(session: Session, model: Path, batch: int, bucket: int) -> float:
+    """Over a prefill with ragged lengths and the decode steps after it."""
+    generator = torch.Generator().manual_seed(batch * 100 + bucket)
+    tokens = torch.randint(3, 250, (batch, bucket + STEPS), generator=generator)
+    lengths = torch.tensor([bucket - 3 * row for row in range(batch)])
+    expected = reference_logits(model, tokens, lengths, STEPS)
+    got = program_logits(session, tokens, lengths, bucket, STEPS)
+    return float((got - expected).abs().max())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_program_computes_what_transformers_computes(base: Path, case: Case) -> None:
+    model, folder = checkpoint(base, case), base / str(case)
+    done = export(folder, model, case)
+    assert done.returncode == 0, done.stderr
+    module = compile_for_cpu(folder, case.tp)
+    session = Session(folder / "outputs/config.json", module, ["local-task"] * case.tp)
+    for batch in case.batch:
+        for bucket in case.prompt_tokens:
+            assert largest_difference(session, model, batch, bucket) < TOLERANCE[case.precision], (batch, bucket)
+
+
+def test_iree_run_module_takes_plain_inputs_for_every_entry_point(base: Path) -> None:
+    case = CASES[0]
+    folder = base / str(case)
+    if not (folder / "model.vmfb").exists():
+        export(folder, checkpoint(base, case), case)
+        compile_for_cpu(folder, case.tp)
+    for entry in json.loads((folder / "outputs/config.json").read_text())["entry_points"]:
+        batch, tokens = entry["arguments"][0]["shape"]
+        argv = ["iree-run-module", "--module=model.vmfb", "--device=local-task", f"--function={entry['name']}"]
+        argv += ["--parameters=model=outputs/model.rank0.irpa"]
+        done = run([*argv, f"--input={batch}x{tokens}xi64=5", f"--input={batch}xi64={tokens}"], folder)
+        assert done.returncode == 0, done.stderr
+        assert f"{batch}x1x256xf32=" in done.stdout
+
+
+def test_a_call_copies_neither_cache_nor_weights_on_several_devices(base: Path) -> None:
+    case = Case("llama", 2, "f16", prompt_tokens=(16,))
+    folder = base / "copies"
+    done = export(folder, checkpoint(base, CASES[0]), case)
+    assert done.returncode == 0, done.stderr
+    argv = ["iree-compile", "outputs/model.mlir", "-o", "stream.mlir", "--compile-to=stream"]
+    argv += [f"--iree-hal-target-device=local[{rank}]" for rank in range(case.tp)]
+    done = run([*argv, "--iree-hal-local-target-device-backends=llvm-cpu"], folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = (folder / "stream.mlir").read_text()
+    copies = [line for line in text.splitlines() if "stream.cmd.copy" in line]
+    assert copies, "hidden states are copied from device to device"
+    assert not [line for line in copies if "resource<variable>" in line]
+    layers = "".join(re.findall(r"util\.func private @\w+\.layer0.*?\n  }", text, re.DOTALL))
+    assert layers.count("inlining_policy = #util.inline.never") == 2
+    assert not [
+        line for line in layers.splitlines() if "stream.cmd.copy" in line and ": !stream.resource<constant>" in line
+    ]
+
+
+def test_the_70b_shape_compiles_for_mi300x_with_matrix_instructions(base: Path) -> None:
+    case = Case("llama", 8, "f16", batch=(1,), prompt_tokens=(32,))
+    folder = base / "70b"
+    done = export(folder, "shape:llama3.1-70b", case, "--override", "num_hidden_layers=4")
+    assert done.returncode == 0, done.stderr
+    argv = ["iree-compile", "outputs/model.mlir", "-o", "model.vmfb", "--iree-rocm-target=gfx942"]
+    argv += [f"--iree-hal-target-device=hip[{rank}]" for rank in range(case.tp)]
+    done = run([*argv, "--iree-hal-dump-executable-intermediates-to=dump"], folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 4 * GIB
+    found = matrix_instructions(folder / "dump")
+    assert any("prefill" in name and "matmul" in name for name in found)
+    assert any("prefill" in name and "attention" in name for name in found)
+
+
+def matrix_instructions(dump: Path) -> dict[str, int]:
+    """How many MFMA instructions each dispatch has that has any."""
+    found: dict[str, int] = {}
+    for file in dump.glob("*.rocmasm"):
+        name = ""
+        for line in file.read_text().splitlines():
+            if label := re.match(r'"?([\w.$]+)"?:', line):
+                name = name if label[1].startswith((".", "BB")) else label[1]
+            elif "v_mfma" in line:
+                found[name] = found.get(name, 0) + 1
+    return found
+
+
+def test_405b_exports_from_its_shape_in_seconds_and_little_memory(base: Path) -> None:
+    case = Case("llama", 8, "f16", batch=(1,), prompt_tokens=(32,))
+    done = export(base / "405b", "shape:llama3.1-405b", case)
+    assert done.returncode == 0, done.stderr
+    outputs = base / "405b/outputs"
+    report = json.loads((outputs / "export.json").read_text())
+    assert report["trace_s"] < 60
+    assert report["peak_rss_bytes"] < GIB
+    assert report["layer_kinds"] == 1
+    assert sorted(path.name for path in outputs.iterdir()) == ["config.json", "export.json", "model.mlir"]
+    text = (outputs / "model.mlir").read_text()
+    assert text.count("inlining_policy = #util.inline.never") == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "words"),
+    [
+        ({}, 16, ["self_attn.q_proj", "8 attention heads are not divisible by tp 16"]),
+        (
+            {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3},
+            2,
+            ["self_attn.k_proj", "3 key/value heads"],
+        ),
+    ],
+)
+def test_a_split_that_does_not_divide_is_refused_with_module_and_reason(
+    tmp_path: Path, config: dict[str, Any], tp: int, words: list[str]
+) -> None:
+    model = make_checkpoint(tmp_path / "model", "llama", **config)
+    done = export(tmp_path / "run", model, Case("llama", tp))
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in words)
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list((tmp_path / "run/outputs").iterdir()) == []
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", "llama")
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    done = export(tmp_path / "run", model, Case("llama", 1), preexec_fn=limit)
+    assert done.returncode == 2, done.stderr
+    assert "model.rank0.irpa could not be written: File too large" in done.stderr
+    assert list((tmp_path / "run/outputs").iterdir()) == []

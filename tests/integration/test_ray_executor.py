@@ -1,0 +1,146 @@
+"""Attempts on a real local Ray, under the real agent: whatever of it dies, what ran comes back and the next runs."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from jobs.state import FailureKind
+from jobs.task import Attempt, Command, TaskResult
+from orchestrator.ray_executor import LOCAL, RayExecutor
+from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
+
+WELL = python(FINITE_INVOCATION)
+AGENT, RAYLET, CONTROL_STORE = "ray::Agent", "raylet/raylet", "gcs_server"
+
+
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayExecutor]:
+    before = children()
+    executor = RayExecutor(tmp_path_factory.mktemp("data"))
+    yield executor
+    executor.close()
+    until(lambda: children() <= before, "no process of Ray is left")
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def endless(marker: str) -> Command:
+    return python("import time; time.sleep(600)", marker)
+
+
+def results(executor: RayExecutor, count: int = 1) -> list[TaskResult]:
+    """The next results, looking at the nodes as the head does."""
+    found: list[TaskResult] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} results within {DEADLINE_S:g} s"
+        executor.nodes()
+        found += executor.collect(0.2)
+    return found
+
+
+def kind(result: TaskResult) -> FailureKind | None:
+    return result.failure.kind if result.failure else None
+
+
+def running(executor: RayExecutor, marker: str, timeout_s: float = 600.0) -> Attempt:
+    """An attempt whose process is up."""
+    given = attempt(endless(marker), timeout_s=timeout_s)
+    executor.start(LOCAL, given)
+    until(lambda: living(marker), "the attempt's process is up")
+    return given
+
+
+def kill(name: str) -> None:
+    """Kill the one process of this Ray that is called so."""
+    (found,) = [process for process in children() if name in _title(process)]
+    found.kill()
+
+
+def _title(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def test_attempts_run_side_by_side_and_each_result_comes_once(executor: RayExecutor) -> None:
+    given = [attempt(WELL) for _ in range(3)]
+    for one in given:
+        executor.start(LOCAL, one)
+    assert executor.running() == {one.id for one in given}
+    found = results(executor, len(given))
+    assert sorted(result.attempt for result in found) == sorted(one.id for one in given)
+    assert {kind(result) for result in found} == {None}
+    assert executor.running() == set()
+    assert executor.collect(0.5) == []
+
+
+def test_a_cancelled_attempt_ends_with_its_processes(executor: RayExecutor) -> None:
+    marker = uuid4().hex
+    given = running(executor, marker)
+    executor.cancel(given.id)
+    (result,) = results(executor)
+    assert (result.attempt, kind(result)) == (given.id, FailureKind.CANCELLED)
+    assert living(marker) == []
+
+
+def test_an_attempt_ends_when_its_time_is_over(executor: RayExecutor) -> None:
+    marker = uuid4().hex
+    running(executor, marker, timeout_s=1.0)
+    (result,) = results(executor)
+    assert kind(result) is FailureKind.TIMED_OUT
+    assert living(marker) == []
+
+
+def test_cancelling_what_nobody_knows_does_nothing(executor: RayExecutor) -> None:
+    executor.cancel("0123abcd-77-1")
+    executor.start(LOCAL, attempt(WELL))
+    assert kind(results(executor)[0]) is None
+
+
+@pytest.mark.parametrize("name", [AGENT, RAYLET, CONTROL_STORE])
+def test_what_ran_on_a_ray_that_lost_a_process_comes_back_and_the_next_attempt_runs(
+    executor: RayExecutor, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    marker = uuid4().hex
+    given = running(executor, marker)
+    kill(name)
+    (result,) = results(executor)
+    assert (result.attempt, result.epoch, kind(result)) == (given.id, given.epoch, FailureKind.NODE_LOST)
+    assert executor.running() == set()
+    executor.cancel(given.id)
+    until(lambda: living(marker) == [], "nothing of the lost attempt is left")
+
+    following = attempt(WELL)
+    executor.start(LOCAL, following)
+    (result,) = results(executor)
+    assert (result.attempt, kind(result)) == (following.id, None)
+    assert capfd.readouterr().out == "", "stdout is for the answer of a command"
+
+
+def test_an_attempt_that_is_handed_to_a_dead_agent_comes_back_as_lost(executor: RayExecutor) -> None:
+    executor.start(LOCAL, attempt(WELL))
+    results(executor)
+    kill(AGENT)
+    given = attempt(WELL)
+    executor.start(LOCAL, given)
+    (result,) = results(executor)
+    assert (result.attempt, kind(result)) == (given.id, FailureKind.NODE_LOST)
+    executor.start(LOCAL, attempt(WELL))
+    assert kind(results(executor)[0]) is None
+
+
+def test_closing_ends_what_runs_and_every_process_of_ray(executor: RayExecutor) -> None:
+    marker = uuid4().hex
+    running(executor, marker)
+    executor.close()
+    assert living(marker) == []
+    assert [process for process in children() if CONTROL_STORE in _title(process)] == []
+    assert executor.running() == set()
+    executor.close()

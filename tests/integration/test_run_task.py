@@ -1,0 +1,273 @@
+"""Attempts with real processes, from inputs to result."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.state import FailureKind
+from jobs.task import Attempt, Command, Device, Measurement, TaskResult
+from jobs.toolchains import Toolchain
+from tests.integration.attempts import FINITE_INVOCATION, attempt, python, until
+from tests.integration.disks import SMALL_DISK_BYTES, fill, small_disk
+from workers.artifacts import ArtifactStore
+from workers.folders import log_path
+from workers.processes import Cancellation
+from workers.run_task import run
+
+__all__ = ["small_disk"]
+
+TOOLCHAIN = Toolchain("default", {"iree-base-compiler": "3.13.0"})
+COMPILE = {"target": "cpu", "tp": 1, "flags": [], "prefill_rows": 8, "decode_rows": 1}
+WRITE_VMFB = python("open('outputs/model.vmfb', 'wb').write(b'program')")
+WRITE_MUCH = python(f"open('outputs/model.vmfb', 'wb').write(bytes({2 * SMALL_DISK_BYTES}))")
+
+
+def carried_out(data: Path, given: Attempt, *, store: Path | None = None) -> TaskResult:
+    return run(given, data, ArtifactStore(store or data / "artifacts"), TOOLCHAIN, Cancellation())
+
+
+def failure(result: TaskResult) -> tuple[FailureKind, str]:
+    assert result.failure
+    return result.failure.kind, result.failure.message
+
+
+def log_of(data: Path, given: Attempt) -> str:
+    return log_path(data, given.id).read_text()
+
+
+def nothing_is_left(data: Path) -> bool:
+    parts = [path for path in data.rglob("*") if path.name.endswith((".part", ".lock"))]
+    return not list((data / "work").iterdir()) and not parts
+
+
+def test_what_a_stage_made_is_measured_stored_and_named(tmp_path: Path) -> None:
+    given = attempt(python(FINITE_INVOCATION))
+    result = carried_out(tmp_path, given)
+    assert (result.attempt, result.epoch, result.failure) == (given.id, 1, None)
+    assert result.measurements == (Measurement("load_s", (0.5,)),)
+    assert [(artifact.name, artifact.kind) for artifact in result.artifacts] == [
+        ("invoke.json", "report"),
+        (f"{given.id}.log", "log"),
+    ]
+    assert all(ArtifactStore(tmp_path / "artifacts").verify(artifact) for artifact in result.artifacts)
+
+
+def test_a_result_says_how_it_was_made(tmp_path: Path) -> None:
+    result = carried_out(tmp_path, attempt(python(FINITE_INVOCATION)))
+    (process,) = result.processes
+    assert Path(process.argv[0]).is_absolute()
+    assert process.argv[1:] == ("-c", FINITE_INVOCATION)
+    assert result.versions == TOOLCHAIN.versions
+    assert result.environment["PYTHONUNBUFFERED"] == "1"
+    assert result.wall_s >= process.wall_s > 0
+
+
+def test_a_working_folder_is_removed_and_its_log_kept(tmp_path: Path) -> None:
+    given = attempt(python("print('hello'); import tempfile; print(tempfile.mkstemp()[1])"))
+    carried_out(tmp_path, given)
+    assert nothing_is_left(tmp_path)
+    title, hello, temporary = log_of(tmp_path, given).splitlines()[:3]
+    assert title.startswith("$ /")
+    assert hello == "hello"
+    assert not Path(temporary).exists()
+    assert str(tmp_path) in temporary
+
+
+def test_inputs_lie_by_the_stage_that_made_them(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text("module {}")
+    mlir = ArtifactStore(tmp_path / "artifacts").put(tmp_path / "model.mlir", "mlir")
+    given = attempt(python("print(open('inputs/export/model.mlir').read())"), inputs={"export": (mlir,)})
+    carried_out(tmp_path, given)
+    assert log_of(tmp_path, given).splitlines()[1] == "module {}"
+
+
+def test_an_input_that_the_store_lacks_blames_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text("module {}")
+    elsewhere = ArtifactStore(tmp_path / "elsewhere").put(tmp_path / "model.mlir", "mlir")
+    kind, message = failure(carried_out(tmp_path, attempt(python(""), inputs={"export": (elsewhere,)})))
+    assert kind is FailureKind.NODE_UNFIT
+    assert elsewhere.sha256 in message
+    assert nothing_is_left(tmp_path)
+
+
+def test_no_secret_of_the_agent_reaches_a_stage_or_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_hush")
+    monkeypatch.setenv("HALOCTL_DATABASE_URL", "postgresql://halo:hush@db/halo")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    given = attempt(python("import os; print(dict(os.environ))"))
+    result = carried_out(tmp_path, given)
+    assert "hush" not in log_of(tmp_path, given)
+    assert "hush" not in str(result)
+    assert result.environment["HF_HUB_OFFLINE"] == "1"
+
+
+def test_an_attempt_sees_its_own_devices_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    devices = (Device("mi300x", 2), Device("mi300x", 5))
+    given = attempt(
+        python("import os; print({k: v for k, v in os.environ.items() if 'VISIBLE' in k})"), devices=devices
+    )
+    carried_out(tmp_path, given)
+    assert log_of(tmp_path, given).splitlines()[1] == "{'HIP_VISIBLE_DEVICES': '2,5'}"
+
+
+def test_a_compilers_error_is_what_the_failure_says(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text("func.func @f() { wrong }")
+    mlir = ArtifactStore(tmp_path / "artifacts").put(tmp_path / "model.mlir", "mlir")
+    command = Command(("iree-compile", "inputs/export/model.mlir", "-o", "outputs/model.vmfb"))
+    result = carried_out(tmp_path, attempt(command, stage="compile", settings=COMPILE, inputs={"export": (mlir,)}))
+    kind, message = failure(result)
+    assert kind is FailureKind.TOOL_FAILED
+    assert message.startswith("iree-compile: inputs/export/model.mlir:1:18: error: ")
+    assert result.failure
+    assert "wrong" in result.failure.log_tail
+    assert [artifact.kind for artifact in result.artifacts] == ["log"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("import sys; sys.stderr.write('error: layer 3 is missing: ask again\\n'); sys.exit(2)",
+         FailureKind.BAD_INPUT, "layer 3 is missing: ask again"),
+        ("import sys; sys.exit('usage: export --model M')", FailureKind.TOOL_FAILED, "python: usage: export --model M"),
+        ("raise SystemExit(2)", FailureKind.TOOL_FAILED, "python: ended with exit code 2 and said nothing"),
+        ("int('x')", FailureKind.TOOL_FAILED,
+         "python: ValueError: invalid literal for int() with base 10: 'x'"),
+        ("import os; os.abort()", FailureKind.TOOL_FAILED, "python: ended by SIGABRT"),
+        ("import os; os.kill(os.getpid(), 9)", FailureKind.OUT_OF_MEMORY,
+         "python was killed, as the kernel does when memory runs out"),
+        ("raise SystemExit(256 - 9)", FailureKind.OUT_OF_MEMORY,
+         "python was killed, as the kernel does when memory runs out"),
+        ("bytearray(1 << 62)", FailureKind.OUT_OF_MEMORY, "python: MemoryError"),
+        ("print('RESOURCE_EXHAUSTED; hipErrorOutOfMemory'); raise SystemExit(1)",
+         FailureKind.OUT_OF_MEMORY, "python: RESOURCE_EXHAUSTED; hipErrorOutOfMemory"),
+        ("import os; os.write(os.open('/dev/full', os.O_WRONLY), b'x')", FailureKind.OUT_OF_DISK,
+         "python: OSError: [Errno 28] No space left on device"),
+        ("print('warning: invoke.json: No space left on device')",
+         FailureKind.OUT_OF_DISK, "the commands ended well and left no outputs/invoke.json"),
+    ],
+)  # fmt: skip
+def test_a_failure_blames_what_the_process_says(tmp_path: Path, code: str, kind: FailureKind, message: str) -> None:
+    assert failure(carried_out(tmp_path, attempt(python(code)))) == (kind, message)
+
+
+def test_a_tool_that_is_not_installed_blames_the_toolchain(tmp_path: Path) -> None:
+    kind, message = failure(carried_out(tmp_path, attempt(Command(("iree-levitate",)))))
+    assert kind is FailureKind.TOOLCHAIN
+    assert message.startswith("iree-levitate is neither beside")
+
+
+def test_an_attempt_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    given = attempt(python("print('begun', flush=True); import time; time.sleep(600)"), timeout_s=0.5)
+    result = carried_out(tmp_path, given)
+    assert failure(result) == (FailureKind.TIMED_OUT, "python was ended after 0.5 s")
+    assert nothing_is_left(tmp_path)
+
+
+def test_an_attempt_that_is_cancelled_before_it_begins_starts_nothing(tmp_path: Path) -> None:
+    cancellation = Cancellation()
+    cancellation.cancel()
+    result = run(attempt(python("")), tmp_path, ArtifactStore(tmp_path / "artifacts"), TOOLCHAIN, cancellation)
+    assert failure(result) == (FailureKind.CANCELLED, "cancelled")
+    assert result.processes == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("", FailureKind.TOOL_FAILED, "the commands ended well and left no outputs/invoke.json"),
+        ("open('outputs/invoke.json', 'w').write('{')", FailureKind.TOOL_FAILED, "an output of invoke can't be read"),
+        ("open('outputs/invoke.json', 'w').write('{}')", FailureKind.INTERNAL,
+         "a report of invoke is not as expected: KeyError: 'calls'"),
+    ],
+)  # fmt: skip
+def test_a_report_that_cannot_be_read_is_a_failure(tmp_path: Path, code: str, kind: FailureKind, message: str) -> None:
+    result = carried_out(tmp_path, attempt(python(code)))
+    found_kind, found_message = failure(result)
+    assert found_kind is kind
+    assert found_message.startswith(message)
+    assert result.failure
+    assert "Traceback" in result.failure.log_tail
+    assert nothing_is_left(tmp_path)
+
+
+def test_wrong_numbers_are_kept_to_be_looked_at(tmp_path: Path) -> None:
+    result = carried_out(tmp_path, attempt(python(FINITE_INVOCATION.replace("True", "False"))))
+    assert failure(result) == (FailureKind.WRONG_NUMBERS, "logits that are not finite from prefill_bs1_t8")
+    assert [artifact.kind for artifact in result.artifacts] == ["report", "log"]
+    assert [measurement.metric for measurement in result.measurements] == ["load_s"]
+
+
+def test_a_compilation_is_measured_from_outside(tmp_path: Path) -> None:
+    result = carried_out(tmp_path, attempt(WRITE_VMFB, stage="compile", settings=COMPILE))
+    found = {measurement.metric: measurement.samples[0] for measurement in result.measurements}
+    assert found["vmfb_bytes"] == 7
+    assert found["compile_s"] == result.processes[0].wall_s
+    assert found["compile_peak_bytes"] == result.processes[0].peak_rss_bytes
+
+
+def test_a_benchmarks_memory_is_told_for_each_workload(tmp_path: Path) -> None:
+    def benchmark(name: str, device_bytes: int) -> Command:
+        run = {"run_type": "iteration", "repetition_index": 0, "real_time": 2.0, "time_unit": "ms"}
+        report = json.dumps({"benchmarks": [run]})
+        printed = f"DEVICE_LOCAL: {device_bytes}B peak / {device_bytes}B allocated"
+        return python(f"open('outputs/{name}.json', 'w').write({report!r}); print({printed!r})")
+
+    settings = {"target": "cpu", "tp": 1, "batch": [1, 4], "prompt_tokens": [8], "warmup": 0, "repetitions": 1}
+    names = ["prefill_bs1_t8", "decode_bs1_t8", "prefill_bs4_t8", "decode_bs4_t8"]
+    commands = [benchmark(name, number * 100) for number, name in enumerate(names)]
+    result = carried_out(tmp_path, attempt(*commands, stage="benchmark", settings=settings))
+    memory = [measurement for measurement in result.measurements if measurement.metric.endswith("memory_bytes")]
+    assert [(m.metric, m.context["batch"], m.context["prompt_tokens"]) for m in memory] == [
+        ("host_memory_bytes", 1, 8),
+        ("device_memory_bytes", 1, 8),
+        ("host_memory_bytes", 4, 8),
+        ("device_memory_bytes", 4, 8),
+    ]
+    assert [m.samples for m in memory if m.metric == "device_memory_bytes"] == [(100.0,), (300.0,)]
+    assert memory[0].samples[0] == max(process.peak_rss_bytes for process in result.processes[:2])
+
+
+def test_outputs_that_no_stage_asked_for_are_not_kept(tmp_path: Path) -> None:
+    notes = python("open('outputs/notes.txt', 'w'); import os; os.symlink('/etc/passwd', 'outputs/other.vmfb')")
+    result = carried_out(tmp_path, attempt(WRITE_VMFB, notes, stage="compile", settings=COMPILE))
+    assert [artifact.kind for artifact in result.artifacts] == ["vmfb", "log"]
+
+
+def test_a_disk_that_fills_up_under_a_stage_blames_the_disk(small_disk: Path) -> None:
+    result = carried_out(small_disk, attempt(WRITE_MUCH, stage="compile", settings=COMPILE))
+    assert failure(result)[0] is FailureKind.OUT_OF_DISK
+    assert nothing_is_left(small_disk)
+
+
+def test_a_store_that_fills_up_blames_the_disk_and_keeps_no_part(tmp_path: Path, small_disk: Path) -> None:
+    given = attempt(WRITE_MUCH, stage="compile", settings=COMPILE)
+    result = carried_out(tmp_path, given, store=small_disk / "artifacts")
+    assert failure(result)[0] is FailureKind.OUT_OF_DISK
+    assert [artifact.kind for artifact in result.artifacts] == ["log"]
+    assert result.measurements == ()
+    assert len(result.processes) == 1
+    assert nothing_is_left(tmp_path)
+    assert not list(small_disk.rglob("*.part"))
+
+
+def test_a_disk_that_was_full_before_blames_the_disk(small_disk: Path) -> None:
+    store = small_disk / "artifacts"
+    ArtifactStore(store)
+    fill(small_disk)
+    assert failure(carried_out(small_disk, attempt(python(""))))[0] is FailureKind.OUT_OF_DISK
+    until(lambda: not list((small_disk / "work").glob("*")), "nothing is left")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity"])
+def test_a_report_with_a_number_that_is_none_fails_the_attempt_and_names_the_metric(
+    tmp_path: Path, number: str
+) -> None:
+    report = f'{{"load_s": {number}, "calls": []}}'
+    result = carried_out(tmp_path, attempt(python(f"open('outputs/invoke.json', 'w').write('{report}')")))
+    kind, message = failure(result)
+    assert kind is FailureKind.TOOL_FAILED
+    assert message.startswith("an output of invoke can't be read: load_s should be finite numbers, and is [")
+    assert result.measurements == ()

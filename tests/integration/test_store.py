@@ -1,0 +1,282 @@
+"""The store on real databases: every move is guarded, told, and made once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import StatementError
+
+from db import reports
+from db.engine import Database
+from db.store import Store
+from jobs.errors import Conflict, InvalidTransition, LostRace, NotFound
+from jobs.plan import Plan, plan
+from jobs.state import RETRIED_KINDS, TRANSITIONS, Failure, FailureKind, TaskState
+from jobs.task import Attempt, Measurement
+from tests.stored_jobs import (
+    BROKEN,
+    DIGEST,
+    LOG,
+    LOST,
+    TINY,
+    TOOLCHAIN,
+    VMFB,
+    attempt_of,
+    bring,
+    everything,
+    fail,
+    open_task,
+    result_of,
+    spec_of,
+    start,
+    submit,
+    succeed,
+)
+
+
+def state_of(store: Store, task: str) -> TaskState:
+    return reports.task(store.database, task).state
+
+
+def test_a_submitted_job_is_all_pending_and_as_planned(store: Store) -> None:
+    job = submit(store, variants={"tp": [1, 2], "target": ["cpu", "mi300x"]})
+    made = plan(spec_of(variants={"tp": [1, 2], "target": ["cpu", "mi300x"]}), TINY)
+    tasks = store.snapshot().tasks
+    assert [task.id for task in tasks] == [f"{job}-{number:02}" for number in range(1, len(made.tasks) + 1)]
+    key_of = dict(zip((task.id for task in tasks), (task.key for task in made.tasks), strict=True))
+    for found, planned in zip(tasks, made.tasks, strict=True):
+        assert found.state is TaskState.PENDING
+        assert (found.stage, found.subject, found.resources) == (planned.stage, planned.subject, planned.resources)
+        assert found.settings == planned.settings
+        assert tuple(key_of[need] for need in found.needs) == planned.needs
+        assert {need.id: need.stage for need in found.needed}.keys() == set(found.needs)
+        assert (found.timeout_s, found.reuse, found.submitted_by) == (1800.0, True, "ada")
+
+
+def test_a_job_that_cannot_be_stored_whole_is_not_stored_at_all(store: Store, database: Database) -> None:
+    spec = spec_of()
+    made = plan(spec, TINY)
+    last = replace(made.tasks[-1], settings={"x": float("nan")})
+    with pytest.raises((StatementError, ValueError), match="not JSON compliant"):
+        store.submit(
+            Plan(made.variants, (*made.tasks[:-1], last)),
+            name="x",
+            spec={},
+            model=TINY,
+            submitted_by="ada",
+            timeout_s=1,
+            reuse=True,
+        )
+    assert not any(everything(database).values())
+
+
+def test_a_task_goes_from_submission_to_success_and_every_step_leaves_an_event(store: Store) -> None:
+    task = f"{submit(store)}-01"
+    store.queue(task)
+    store.set_waits(task, "needs 8 x mi300x; the cluster has none", True)
+    assert open_task(store, task).waits_for == "needs 8 x mi300x; the cluster has none"
+    attempt = start(store, task)
+    (running,) = store.snapshot().running
+    assert (running.id, running.task, running.epoch, running.node) == (attempt.id, task, 1, "a")
+    assert running.devices == attempt.devices
+    assert (open_task(store, task).waits_for, open_task(store, task).is_stuck) == (None, False)
+    assert store.finish(result_of(attempt)) is TaskState.SUCCEEDED
+    assert store.outputs(task) == (LOG, VMFB)
+    assert store.snapshot().running == ()
+    steps = [(event.was, event.became, event.attempt) for event in reports.events(store.database, task=task)]
+    assert steps == [
+        ("pending", "queued", None),
+        ("queued", "running", attempt.id),
+        ("running", "succeeded", attempt.id),
+    ]
+
+
+Move = Callable[[Store, str], Any]
+
+#: Each of the store's moves: what it is tried with, the states that it may find, and what the first of them becomes.
+MOVES: dict[str, tuple[Move, dict[TaskState, TaskState]]] = {
+    "queue": (Store.queue, {TaskState.PENDING: TaskState.QUEUED}),
+    "block": (lambda store, task: store.block(task, "no"), {TaskState.PENDING: TaskState.BLOCKED}),
+    "take_over": (
+        lambda store, task: store.take_over(task, "c" * 64, _succeeded_elsewhere(store)),
+        {TaskState.QUEUED: TaskState.CACHED},
+    ),
+    "start": (
+        lambda store, task: store.start(
+            open_task(store, task), attempt_of(open_task(store, task)), "a", TOOLCHAIN, DIGEST
+        ),
+        {TaskState.QUEUED: TaskState.RUNNING},
+    ),
+    "finish": (
+        lambda store, task: store.finish(result_of(_latest(store, task))),
+        {TaskState.RUNNING: TaskState.SUCCEEDED, TaskState.CANCELLING: TaskState.CANCELLED},
+    ),
+    "fail": (
+        lambda store, task: store.finish(result_of(_latest(store, task), BROKEN)),
+        {TaskState.RUNNING: TaskState.FAILED, TaskState.CANCELLING: TaskState.CANCELLED},
+    ),
+    "give_back": (
+        lambda store, task: store.give_back(task, open_task(store, task).epoch, LOST),
+        {TaskState.RUNNING: TaskState.QUEUED, TaskState.CANCELLING: TaskState.CANCELLED},
+    ),
+    "request_cancel": (
+        Store.request_cancel,
+        {
+            TaskState.PENDING: TaskState.CANCELLED,
+            TaskState.QUEUED: TaskState.CANCELLED,
+            TaskState.RUNNING: TaskState.CANCELLING,
+        },
+    ),
+    "retry": (
+        Store.retry,
+        {
+            TaskState.FAILED: TaskState.PENDING,
+            TaskState.BLOCKED: TaskState.PENDING,
+            TaskState.CANCELLED: TaskState.PENDING,
+        },
+    ),
+}
+
+
+def _latest(store: Store, task: str) -> Attempt:
+    """The attempt that a task has, or would have had."""
+    found = open_task(store, task)
+    return attempt_of(replace(found, epoch=max(found.epoch - 1, 0)))
+
+
+def _succeeded_elsewhere(store: Store) -> str:
+    found = store.find_cached("c" * 64)
+    assert found is not None
+    return found.task
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_a_move_happens_from_its_own_states_and_changes_nothing_from_any_other(store: Store, state: TaskState) -> None:
+    succeed(store, f"{submit(store)}-01", "c" * 64)
+    for name, (move, allowed) in MOVES.items():
+        task = f"{submit(store)}-01"
+        bring(store, task, state)
+        before = everything(store.database)
+        if state in allowed:
+            move(store, task)
+            last = reports.events(store.database, task=task)[-1]
+            assert (name, last.was, last.became, state_of(store, task)) == (name, state, allowed[state], allowed[state])
+        else:
+            with pytest.raises(Conflict):
+                move(store, task)
+            assert (name, everything(store.database)) == (name, before)
+
+
+def test_the_moves_together_are_all_the_transitions_but_those_of_an_attempt_that_ends_cancelled() -> None:
+    made = {(was, to) for _, allowed in MOVES.values() for was, to in allowed.items()}
+    possible = {(was, to) for was, goals in TRANSITIONS.items() for to in goals}
+    assert made <= possible
+    assert possible - made == {
+        (TaskState.QUEUED, TaskState.FAILED),
+        (TaskState.RUNNING, TaskState.CANCELLED),
+    }
+
+
+def test_an_attempt_that_ended_because_it_was_asked_to_cancels_its_task(store: Store) -> None:
+    task = f"{submit(store)}-01"
+    attempt = start(store, task)
+    ended = result_of(attempt, Failure(FailureKind.CANCELLED, "ended"))
+    assert store.finish(ended) is TaskState.CANCELLED
+
+
+def test_a_conflict_says_whether_the_way_is_closed_or_the_race_lost(store: Store) -> None:
+    task = f"{submit(store)}-01"
+    store.queue(task)
+    seen = open_task(store, task)
+    store.start(seen, attempt_of(seen), "a", TOOLCHAIN, DIGEST)
+    with pytest.raises(LostRace):
+        store.queue(task)  # running may become queued, but not by this
+    with pytest.raises(InvalidTransition, match=f"task {task} is running and cannot become blocked"):
+        store.block(task, "no")
+    with pytest.raises(NotFound):
+        store.queue(f"{task}7")
+
+
+def test_a_late_answer_of_an_attempt_that_was_given_up_changes_nothing(store: Store) -> None:
+    task = f"{submit(store)}-01"
+    first = start(store, task)
+    assert store.give_back(task, first.epoch, LOST) is TaskState.QUEUED
+    before = everything(store.database)
+    with pytest.raises(LostRace):
+        store.finish(result_of(first))
+    assert everything(store.database) == before
+    second = start(store, task)
+    assert (second.id, second.epoch) == (f"{task}-2", 2)
+    before = everything(store.database)
+    with pytest.raises(LostRace):
+        store.finish(result_of(first))
+    assert everything(store.database) == before
+    assert store.finish(result_of(second)) is TaskState.SUCCEEDED
+
+
+def test_a_result_is_stored_once_however_often_it_comes(store: Store) -> None:
+    attempt = start(store, f"{submit(store)}-01")
+    store.finish(result_of(attempt))
+    before = everything(store.database)
+    with pytest.raises(LostRace):
+        store.finish(result_of(attempt))
+    assert everything(store.database) == before
+    assert len(before["measurements"]) == 2
+
+
+@pytest.mark.parametrize("kind", sorted(RETRIED_KINDS))
+def test_what_blames_the_machine_is_tried_again_so_often_and_anew_after_a_retry(
+    store: Store, kind: FailureKind
+) -> None:
+    task = f"{submit(store)}-01"
+    failure = Failure(kind, "the machine")
+    for _ in range(2):
+        ends = [store.finish(result_of(start(store, task), failure)) for _ in range(RETRIED_KINDS[kind])]
+        assert ends == [TaskState.QUEUED] * (RETRIED_KINDS[kind] - 1) + [TaskState.FAILED]
+        store.retry(task)
+    epochs = [attempt.epoch for attempt in reports.attempts(store.database, task)]
+    assert epochs == list(range(1, 2 * RETRIED_KINDS[kind] + 1))
+
+
+def test_a_task_is_found_by_its_digest_once_it_succeeded_and_the_newest_first(store: Store) -> None:
+    assert store.find_cached(DIGEST) is None
+    tasks = [f"{submit(store)}-01" for _ in range(3)]
+    fail(store, tasks[0])
+    assert store.find_cached(DIGEST) is None
+    for task in tasks[1:]:
+        succeed(store, task)
+        found = store.find_cached(DIGEST)
+        assert found is not None
+        assert (found.task, found.attempt, found.artifacts) == (task, f"{task}-1", (LOG, VMFB))
+
+
+def test_a_cached_task_has_the_earlier_tasks_outputs(store: Store) -> None:
+    earlier, task = f"{submit(store)}-01", f"{submit(store)}-01"
+    succeed(store, earlier)
+    store.queue(task)
+    with pytest.raises(LostRace):
+        store.take_over(task, "0" * 64, earlier)
+    store.take_over(task, DIGEST, earlier)
+    assert store.outputs(task) == store.outputs(earlier) == (LOG, VMFB)
+    assert reports.task(store.database, task).cached_from == earlier
+    again = f"{submit(store)}-01"
+    store.queue(again)
+    found = store.find_cached(DIGEST)
+    assert found is not None
+    assert found.task == earlier
+
+
+def test_what_tools_print_is_stored_even_when_it_is_no_text(store: Store) -> None:
+    task = f"{submit(store)}-01"
+    fail(store, task, Failure(FailureKind.TOOL_FAILED, "bad \0 byte \udcff", "tail \0"))
+    failure = reports.task(store.database, task).failure
+    assert failure == Failure(FailureKind.TOOL_FAILED, "bad \ufffd byte ?", "tail \ufffd")
+
+
+def test_numbers_that_are_none_are_refused_with_everything_else_of_the_result(store: Store) -> None:
+    attempt = start(store, f"{submit(store)}-01")
+    before = everything(store.database)
+    with pytest.raises((StatementError, ValueError), match="not JSON compliant"):
+        store.finish(result_of(attempt, measurements=[Measurement("kl_max", (float("nan"),))]))
+    assert everything(store.database) == before

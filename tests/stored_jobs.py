@@ -1,0 +1,137 @@
+"""Jobs to put into a database, and steps that bring their tasks where a test wants them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from db.engine import Database
+from db.store import OpenTask, Store
+from db.tables import metadata
+from jobs.plan import plan
+from jobs.spec import JobSpec
+from jobs.stages.base import Model
+from jobs.state import Failure, FailureKind, TaskState
+from jobs.task import Artifact, Attempt, Command, Device, Measurement, Process, TaskResult
+from jobs.toolchains import Toolchain
+
+NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
+TINY = Model("tiny-llama", "tiny-llama", "d" * 64, 1_300_000)
+TOOLCHAIN = Toolchain("default", {"torch": "2.13.0"}, host_cpu="znver4", programs="p" * 64)
+DIGEST = "f" * 64
+LOST = Failure(FailureKind.NODE_LOST, "node a is gone")
+BROKEN = Failure(FailureKind.TOOL_FAILED, "model.mlir:7:3: error: no", "the log's end")
+LOG = Artifact("log", "log", "1" * 64, 10)
+VMFB = Artifact("model.vmfb", "vmfb", "2" * 64, 1 << 40)
+NUMBERS = (
+    Measurement("ttft_ms", (3.0, 1.0, 2.5), {"batch": 1, "prompt_tokens": 64, "warmup_ms": [9.0]}),
+    Measurement("compile_s", (12.0,)),
+)
+
+
+def spec_of(**changes: Any) -> JobSpec:
+    return JobSpec.model_validate({"name": "tiny", "model": "tiny-llama"} | changes)
+
+
+def submit(store: Store, *, model: Model = TINY, **changes: Any) -> str:
+    """Submit a job; by default one variant for cpu, five tasks: export, compile, invoke, numerics, benchmark."""
+    spec = spec_of(**changes)
+    return store.submit(
+        plan(spec, model),
+        name=spec.name,
+        spec=spec.model_dump(mode="json"),
+        model=model,
+        submitted_by="ada",
+        timeout_s=spec.timeout,
+        reuse=True,
+    )
+
+
+def open_task(store: Store, task: str) -> OpenTask:
+    return next(found for found in store.snapshot().tasks if found.id == task)
+
+
+def attempt_of(task: OpenTask) -> Attempt:
+    epoch = task.epoch + 1
+    return Attempt(
+        id=f"{task.id}-{epoch}",
+        epoch=epoch,
+        stage=task.stage,
+        settings=task.settings,
+        commands=(Command(("iree-compile", "a b"), {"OMP_NUM_THREADS": "1"}),),
+        inputs={"export": (Artifact("model.mlir", "mlir", "3" * 64, 5),)},
+        devices=(Device("cpu", 0, "s0"), Device("cpu", 1, "s1")),
+        timeout_s=60.0,
+    )
+
+
+def start(store: Store, task: str, digest: str = DIGEST) -> Attempt:
+    """Queue a task if need be, and start it."""
+    if open_task(store, task).state is TaskState.PENDING:
+        store.queue(task)
+    found = open_task(store, task)
+    attempt = attempt_of(found)
+    store.start(found, attempt, "a", TOOLCHAIN, digest)
+    return attempt
+
+
+def result_of(
+    attempt: Attempt,
+    failure: Failure | None = None,
+    measurements: Sequence[Measurement] = NUMBERS,
+    warnings: Sequence[str] = ("no v_mfma in decode",),
+) -> TaskResult:
+    return TaskResult(
+        attempt=attempt.id,
+        epoch=attempt.epoch,
+        failure=failure,
+        artifacts=(LOG,) if failure else (LOG, VMFB),
+        measurements=tuple(measurements),
+        warnings=tuple(warnings),
+        processes=(Process(("iree-compile", "a b"), 1 if failure else 0, 0.5, 1 << 33),),
+        environment={"PATH": "/bin"},
+        versions={"torch": "2.13.1"},
+        wall_s=0.5,
+    )
+
+
+def succeed(store: Store, task: str, digest: str = DIGEST, measurements: Sequence[Measurement] = NUMBERS) -> None:
+    store.finish(result_of(start(store, task, digest), measurements=measurements))
+
+
+def fail(store: Store, task: str, failure: Failure = BROKEN) -> None:
+    store.finish(result_of(start(store, task), failure))
+
+
+def bring(store: Store, task: str, state: TaskState) -> None:
+    """Lead a pending task to a state, the way that it would go by itself."""
+    ways: dict[TaskState, list[Any]] = {
+        TaskState.PENDING: [],
+        TaskState.QUEUED: [lambda: store.queue(task)],
+        TaskState.RUNNING: [lambda: start(store, task)],
+        TaskState.CANCELLING: [lambda: start(store, task), lambda: store.request_cancel(task)],
+        TaskState.SUCCEEDED: [lambda: succeed(store, task)],
+        TaskState.CACHED: [lambda: _take_over(store, task)],
+        TaskState.FAILED: [lambda: fail(store, task)],
+        TaskState.BLOCKED: [lambda: store.block(task, "export failed")],
+        TaskState.CANCELLED: [lambda: store.request_cancel(task)],
+    }
+    for step in ways[state]:
+        step()
+
+
+def _take_over(store: Store, task: str) -> None:
+    earlier = f"{submit(store)}-01"
+    succeed(store, earlier, "e" * 64)
+    store.queue(task)
+    store.take_over(task, "e" * 64, earlier)
+
+
+def everything(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables: equal before and after what must change nothing."""
+    with database.reading() as connection:
+        return {
+            table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+            for table in metadata.sorted_tables
+        }

@@ -1,0 +1,101 @@
+"""Mistakes in job files are told with file, line and key; what is right is read as it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.errors import HaloError, JobFileError, UnknownRecipe
+from jobs.spec import JobSpec
+from orchestrator.job_file import load, recipes
+
+GOOD = "name: x\nmodel: tiny-llama\n"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return tmp_path / "job.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "says"),
+    [
+        ("name: x\nmodle: tiny-llama\n", 2, "modle", "did you mean model?"),
+        (GOOD + "variants:\n  precison: f32\n", 4, "variants.precison", "did you mean precision?"),
+        (GOOD + "variants:\n  precision: fp16\n", 4, "variants.precision", "'f32', 'f16' or 'bf16'"),
+        (GOOD + "variants:\n  tp: [1, 3.5]\n", 4, "variants.tp[1]", "integer"),
+        (GOOD + "variants: {tp: [1, 1]}\n", 3, "variants", "tp should name each value once"),
+        (GOOD + "variants: {target: mi300}\n", 3, "variants.target", "mi300x"),
+        (GOOD + "variants:\n  exclude:\n  - {tq: 3}\n", 5, "variants.exclude[0].tq", "precision, tp"),
+        (GOOD + "name: y\n", 3, "name", "twice"),
+        (GOOD + "stages: [compile]\n", 3, "stages", "compile needs export"),
+        (GOOD + "stages: [export, link]\n", 3, "stages[1]", "'export'"),
+        (GOOD + "timeout: 3 days\n", 3, "timeout", "30m"),
+        (GOOD + "timeout: 0\n", 3, "timeout", "greater than 0"),
+        (GOOD + "workload: {batch: 0}\n", 3, "workload.batch", "greater than or equal to 1"),
+        (GOOD + "numerics: {text: nowhere.txt}\n", 3, "numerics.text", "does not exist"),
+        (GOOD + "compile: {flags: ['rm -rf']}\n", 3, "compile.flags[0]", "match"),
+        ("name: x\nmodel: shape:llama9\n", 2, "model", "llama3.1-70b"),
+        ("name: x\nmodel: ./nowhere\n", 2, "model", "does not exist"),
+        ("name: x\nmodel: .\n", 2, "model", "config.json"),
+        ("name: x\nmodel: nonsense\n", 2, "model", "tiny-llama"),
+        ("name: [\n", 2, "", "not YAML"),
+        ("- a\n", None, "", "mapping"),
+        ("", None, "", "mapping"),
+        ("name: x\n", None, "model", "missing"),
+    ],
+)
+def test_a_mistake_names_its_line_and_key(job: Path, text: str, line: int | None, key: str, says: str) -> None:
+    job.write_text(text)
+    with pytest.raises(JobFileError, match=re.escape(says)) as caught:
+        load(str(job))
+    assert (caught.value.line, caught.value.key) == (line, key)
+    assert str(caught.value).startswith(str(job))
+
+
+def test_a_file_that_is_not_text_is_refused(job: Path) -> None:
+    job.write_bytes(b"\x80\x81\xff")
+    with pytest.raises(JobFileError, match="not YAML"):
+        load(str(job))
+
+
+def test_an_unknown_name_lists_the_recipes() -> None:
+    with pytest.raises(UnknownRecipe, match="tiny-llama"):
+        load("tiny-lama")
+
+
+def test_every_recipe_loads() -> None:
+    assert {"demo", "tiny-llama"} <= set(recipes())
+    for name in recipes():
+        load(name)
+
+
+def test_a_single_value_stands_for_a_list(job: Path) -> None:
+    job.write_text(GOOD + "variants: {tp: 8, precision: bf16}\nworkload: {batch: 4}\ntimeout: 1h30m\n")
+    spec, _ = load(str(job))
+    assert (spec.variants.tp, spec.workload.batch, spec.timeout) == ([8], [4], 5400.0)
+
+
+def test_a_model_folder_is_taken_from_the_job_files_folder(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    job.write_text("name: x\nmodel: ./m\n")
+    _, source = load(str(job))
+    assert source.folder == tmp_path / "m"
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_anything_but_a_job_or_one_clear_error(text: str) -> None:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8", errors="surrogatepass") as file:
+        file.write(text)
+        file.flush()
+        try:
+            spec, _ = load(file.name)
+        except HaloError as error:
+            assert "\n" not in str(error)
+        else:
+            assert isinstance(spec, JobSpec)

@@ -1,0 +1,129 @@
+"""Why a task ran: decided from what attempts were made of."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from db.identities import Made
+from jobs.digest import differences, digest_of, entries, identity, likeness, task_digest
+from jobs.stages import STAGES
+from jobs.task import Artifact
+from jobs.toolchains import Toolchain
+from orchestrator.reasons import Reason, explain_run
+from tests.stored_jobs import NOON
+
+TOOLCHAIN = Toolchain("default", {"iree-base-compiler": "3.13.0"}, host_cpu="znver4", programs="p" * 64)
+SETTINGS = {"target": "cpu", "tp": 1, "flags": []}
+MLIR = Artifact("model.mlir", "mlir", "3" * 64, 5)
+LOG = Artifact("0123abcd-01-1.log", "log", "4" * 64, 5)
+
+Value = dict[str, Any]
+
+
+def compiled(toolchain: Toolchain = TOOLCHAIN, mlir: Artifact = MLIR, stage: str = "compile", **settings: Any) -> Value:
+    return identity(STAGES[stage], {**SETTINGS, **settings}, toolchain, {"export": (mlir, LOG)})
+
+
+def made(name: str, minute: int, what: Value, **changes: Any) -> Made:
+    """An attempt that took a minute and succeeded."""
+    begun = NOON + timedelta(minutes=minute)
+    found = Made(
+        id=f"{name}-1",
+        task=name,
+        stage=what["stage"],
+        digest=digest_of(what),
+        identity=what,
+        started_at=begun,
+        ended_at=begun + timedelta(minutes=1),
+        outcome="succeeded",
+        failure_kind=None,
+    )
+    return replace(found, **changes)
+
+
+def test_digests_are_what_they_always_were() -> None:
+    """Another value here means that all that is cached anywhere is computed again."""
+    known = "a6e384110019056611922df2c2a25c645648540a8d34384870150a1071bd25cf"
+    assert task_digest(STAGES["compile"], SETTINGS, TOOLCHAIN, {"export": (MLIR,)}) == known
+
+
+def test_logs_and_reports_are_no_part_of_what_a_task_is_made_of() -> None:
+    assert entries(compiled())["inputs.export.model.mlir"] == MLIR.sha256
+    assert not any(LOG.sha256 == value for value in entries(compiled()).values())
+
+
+@pytest.mark.parametrize(
+    ("new", "change"),
+    [
+        (compiled(flags=["--x"]), {"entry": "settings.flags", "old": [], "new": ["--x"]}),
+        (compiled(decode_rows=4), {"entry": "settings.decode_rows", "new": 4}),
+        (
+            compiled(replace(TOOLCHAIN, versions={"iree-base-compiler": "3.14.0"})),
+            {"entry": "toolchain.iree-base-compiler", "old": "3.13.0", "new": "3.14.0"},
+        ),
+        (compiled(replace(TOOLCHAIN, versions={})), {"entry": "toolchain.iree-base-compiler", "old": "3.13.0"}),
+        (compiled(replace(TOOLCHAIN, host_cpu="znver5")), {"entry": "host_cpu", "old": "znver4", "new": "znver5"}),
+        (
+            compiled(mlir=replace(MLIR, sha256="5" * 64)),
+            {"entry": "inputs.export.model.mlir", "old": "3" * 64, "new": "5" * 64},
+        ),
+    ],
+)
+def test_what_differs_is_named_with_its_old_and_new_value(new: Value, change: Value) -> None:
+    assert differences(compiled(), new) == [change]
+
+
+def test_a_changed_stage_program_is_named() -> None:
+    old, new = (compiled(replace(TOOLCHAIN, programs=programs), stage="invoke") for programs in ("p", "q"))
+    assert differences(old, new) == [{"entry": "program", "old": "p", "new": "q"}]
+
+
+def test_what_is_the_same_differs_in_nothing() -> None:
+    assert differences(compiled(), compiled()) == []
+    assert likeness(compiled(), compiled()) == len(entries(compiled()))
+
+
+def test_the_nearest_shares_the_most_and_is_the_newest_of_equals() -> None:
+    far = made("far", 4, compiled(tp=2, flags=["--x"]))
+    near = [made(f"near{minute}", minute, compiled(flags=["--y"])) for minute in (2, 3)]
+    found = explain_run(made("this", 9, compiled()), [far, near[1], near[0]], reuses=True)
+    assert (found.reason, found.earlier) == (Reason.CHANGED, near[1])
+    assert found.changes == ({"entry": "settings.flags", "old": ["--y"], "new": []},)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "reason", "said"),
+    [
+        ([], Reason.FIRST, "no compile had succeeded before"),
+        ([made("twin", 1, compiled())], Reason.FILES_GONE, "twin"),
+        (
+            [made("twin", 1, compiled(), outcome="failed", failure_kind="tool_failed")],
+            Reason.UNDONE,
+            "attempt twin-1 had failed (tool_failed)",
+        ),
+        ([made("twin", 1, compiled(), outcome="cancelled")], Reason.UNDONE, "had ended as cancelled"),
+        ([made("twin", 1, compiled(), outcome=None, ended_at=None)], Reason.UNDONE, "was still running"),
+        ([made("twin", 8, compiled(), ended_at=NOON + timedelta(hours=9))], Reason.UNDONE, "was still running"),
+        ([made("other", 1, compiled(tp=2), outcome="failed")], Reason.FIRST, "no compile had succeeded before"),
+        ([made("old", 1, compiled(tp=2), identity=None)], Reason.FIRST, "no compile"),
+    ],
+)
+def test_what_happened_to_the_same_before_is_told(earlier: list[Made], reason: Reason, said: str) -> None:
+    found = explain_run(made("this", 9, compiled()), earlier, reuses=True)
+    assert found.reason is reason
+    assert said in found.text
+    assert found.changes == ()
+
+
+def test_without_the_cache_and_for_measurements_nothing_is_compared() -> None:
+    twin, this = made("twin", 1, compiled()), made("this", 9, compiled())
+    assert explain_run(this, [twin], reuses=False).reason is Reason.NO_CACHE
+    measured = made("this", 9, compiled(stage="benchmark"))
+    assert explain_run(measured, [replace(measured, task="twin")], reuses=True).reason is Reason.MEASURED
+
+
+def test_what_ran_before_identities_were_kept_is_told_so() -> None:
+    found = explain_run(made("this", 9, compiled(), identity=None), [made("old", 1, compiled(tp=2))], reuses=True)
+    assert "before haloctl kept" in found.text

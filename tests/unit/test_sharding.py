@@ -1,0 +1,134 @@
+"""How a model's parameters are split over ranks."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workers.llm.sharding import Join, Rule, Shape, plan_sharding, region_of, style_of
+
+PLAN = {
+    "model.embed_tokens": "embedding_rowwise",
+    "model.layers.*.self_attn.q_proj": "colwise",
+    "model.layers.*.self_attn.k_proj": "colwise",
+    "model.layers.*.self_attn.o_proj": "rowwise",
+    "model.layers.*.self_attn.q_norm": "replicated_with_grad_allreduce",
+    "lm_head": "colwise_gather_output",
+}
+SHAPES: dict[str, Shape] = {
+    "model.embed_tokens.weight": (256, 64),
+    "model.layers.10.input_layernorm.weight": (64,),
+    "model.layers.10.self_attn.q_proj.weight": (64, 64),
+    "model.layers.10.self_attn.q_proj.bias": (64,),
+    "model.layers.10.self_attn.q_norm.weight": (8,),
+    "model.layers.10.self_attn.k_proj.weight": (16, 64),
+    "model.layers.10.self_attn.o_proj.weight": (64, 64),
+    "model.layers.10.self_attn.o_proj.bias": (64,),
+    "lm_head.weight": (256, 64),
+}
+ATTENTION = "model.layers.10.self_attn"
+
+
+def config(**values: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 2, **values})
+
+
+def reasons(plan: dict[str, str], shapes: dict[str, Shape], tp: int, **values: Any) -> dict[str, str]:
+    return {found.module: found.reason for found in plan_sharding(config(**values), plan, shapes, tp).problems}
+
+
+def test_layer_numbers_match_the_star_of_a_plan() -> None:
+    assert style_of("model.layers.10.self_attn.q_proj", PLAN) == "colwise"
+    assert style_of("model.layers.10.input_layernorm", PLAN) is None
+
+
+def test_each_style_becomes_a_rule() -> None:
+    sharding = plan_sharding(config(), PLAN, SHAPES, 2)
+    assert sharding.rules == {
+        "model.embed_tokens.weight": Rule.ROWS,
+        "model.layers.10.input_layernorm.weight": Rule.HOME,
+        f"{ATTENTION}.q_proj.weight": Rule.ROWS,
+        f"{ATTENTION}.q_proj.bias": Rule.ROWS,
+        f"{ATTENTION}.q_norm.weight": Rule.REPLICATED,
+        f"{ATTENTION}.k_proj.weight": Rule.ROWS,
+        f"{ATTENTION}.o_proj.weight": Rule.COLUMNS,
+        f"{ATTENTION}.o_proj.bias": Rule.ONCE,
+        "lm_head.weight": Rule.ROWS,
+    }
+    assert sharding.blocks == {"model.embed_tokens": Join.SUM, ATTENTION: Join.SUM, "lm_head": Join.CONCAT}
+    assert not sharding.problems
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_the_parts_of_a_split_parameter_cover_it_once(tp: int) -> None:
+    sharding = plan_sharding(config(), PLAN, SHAPES, tp)
+    for name, rule in sharding.rules.items():
+        if rule in (Rule.ROWS, Rule.COLUMNS):
+            regions = [region_of(sharding, name, SHAPES[name], rank, 2) for rank in range(tp)]
+            bounds = [(region.start, region.stop) for region in regions if region]
+            assert bounds[0][0] == 0
+            assert bounds[-1][1] == SHAPES[name][1 if rule is Rule.COLUMNS else 0]
+            assert all(before[1] == after[0] for before, after in pairwise(bounds))
+
+
+def test_two_key_value_heads_on_eight_ranks_are_held_four_times_each() -> None:
+    sharding = plan_sharding(config(), PLAN, SHAPES, 8)
+    name = f"{ATTENTION}.k_proj.weight"
+    assert sharding.rules[name] is Rule.KV_ROWS
+    regions = [region_of(sharding, name, SHAPES[name], rank, 2) for rank in range(8)]
+    assert [(region.start, region.stop) for region in regions if region] == [(0, 8)] * 4 + [(8, 16)] * 4
+
+
+def test_a_rowwise_bias_is_zero_on_all_ranks_but_the_first() -> None:
+    sharding = plan_sharding(config(), PLAN, SHAPES, 2)
+    regions = [region_of(sharding, f"{ATTENTION}.o_proj.bias", (64,), rank, 2) for rank in range(2)]
+    assert [region.is_zero for region in regions if region] == [False, True]
+
+
+def test_a_vocabulary_that_does_not_divide_stays_whole_and_is_told_of() -> None:
+    shapes = {**SHAPES, "lm_head.weight": (255, 64)}
+    sharding = plan_sharding(config(), PLAN, shapes, 2)
+    assert sharding.rules["lm_head.weight"] is Rule.HOME
+    assert "lm_head" not in sharding.blocks
+    assert sharding.warnings == ("lm_head stays whole on device 0 at tp 2: its 255 rows are not divisible by 2",)
+
+
+def test_heads_that_do_not_divide_are_told_with_their_module() -> None:
+    found = reasons(PLAN, SHAPES, 16)
+    assert found["model.layers.*.self_attn.q_proj"] == "8 attention heads are not divisible by tp 16"
+
+
+def test_key_value_heads_that_cannot_be_repeated_evenly_are_told_of() -> None:
+    found = reasons(PLAN, SHAPES, 4, num_key_value_heads=3)
+    expected = "3 key/value heads do not divide tp 4, so they cannot be repeated evenly"
+    assert found["model.layers.*.self_attn.k_proj"] == expected
+
+
+def test_a_packed_projection_is_told_of_first() -> None:
+    plan = {**PLAN, "model.layers.*.self_attn.qkv_proj": "colwise_gather_output"}
+    shapes = {**SHAPES, f"{ATTENTION}.qkv_proj.weight": (96, 64)}
+    module, reason = next(iter(reasons(plan, shapes, 16).items()))
+    assert module == "model.layers.*.self_attn.qkv_proj"
+    assert "packed projection" in reason
+
+
+def test_a_module_that_the_plan_forgot_inside_a_split_block_is_told_of() -> None:
+    shapes = {**SHAPES, f"{ATTENTION}.k_norm.weight": (16,)}
+    assert "says nothing of this module" in reasons(PLAN, shapes, 2)["model.layers.*.self_attn.k_norm"]
+
+
+def test_a_model_without_a_plan_works_on_one_device_only() -> None:
+    assert "no tensor-parallel plan" in reasons({}, SHAPES, 2)["model"]
+    assert reasons({}, SHAPES, 1) == {}
+
+
+def test_an_unknown_family_is_told_of_with_those_that_are_known() -> None:
+    assert (
+        "gpt_oss is not supported; these are: granite, llama" in reasons(PLAN, SHAPES, 1, model_type="gpt_oss")["model"]
+    )
+
+
+def test_a_rope_that_changes_with_the_sequence_is_told_of() -> None:
+    found = reasons(PLAN, SHAPES, 1, rope_parameters={"rope_type": "dynamic"})
+    assert "cannot be exported" in found["model.rotary_emb"]

@@ -1,0 +1,1 @@
+"""Doing it on one node."""

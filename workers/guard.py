@@ -1,0 +1,220 @@
+"""Runs commands one after another and leaves no process behind, whatever becomes of them or of those around it.
+
+    agent == stdin, stdout ==> keeper == pipe ==> guard --> command --> whatever that starts
+
+Run by `python -I -S`, see workers.processes. One marshalled dict comes in on stdin: `commands` (each with `argv`, `env`
+and `title`), `cwd` and `timeout_s`. After each command one marshalled dict goes out on stdout, and a last one says how
+it all `ended`. stderr is the log: titles and all that the commands print.
+
+Whoever loses the process above it ends all that is below, so any one of the three may be killed:
+- stdin or the pipe at its end means the agent or the keeper is gone, or that the agent wants an end;
+- keeper and guard adopt orphans, so a daemon in a session of its own is still below one of them;
+- having no child left is therefore having nothing left.
+
+Starting it must be cheap: `typing`, `json`, `signal` and `shlex` would each add 4 to 7 ms to the 12 ms it takes.
+"""
+
+import _signal as signal  # type: ignore[import-not-found]  # what `signal` wraps, without the import of enum
+import ctypes
+import marshal
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, NoReturn
+
+GRACE_S = 1.0  #: between SIGTERM and SIGKILL
+LONGEST_PAUSE_S = 0.05
+LONGEST_POLL_S = 3600.0
+EXIT_NOT_STARTED = 127
+LOG = 2
+KIB = 1024
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option: int, value: int) -> None:
+    """Set one attribute of this process; see prctl(2)."""
+    if LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), *[ctypes.c_ulong(0)] * 3):
+        raise OSError(f"prctl({option}, {value}) is refused: Linux 3.4 or newer is needed")
+
+
+class Reaped:
+    """What the kernel told of children that ended."""
+
+    def __init__(self) -> None:
+        self.exit_codes: dict[int, int] = {}
+        self.peak_rss_bytes = 0  #: of the largest one, and of the largest that any of them had waited for
+
+    def reap(self) -> bool:
+        """Take in all that has ended; whether any child is left."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self.exit_codes[pid] = os.waitstatus_to_exitcode(status)
+            self.peak_rss_bytes = max(self.peak_rss_bytes, usage.ru_maxrss * KIB)
+
+
+def parents() -> "Iterator[tuple[int, int]]":
+    """Every process of this machine with its parent."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    # the name, in parentheses, may itself contain parentheses and blanks
+                    yield int(name), int(file.read().rpartition(b")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+
+
+def descendants() -> list[int]:
+    """All that this process has below it, parents before their children."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents():
+        children.setdefault(parent, []).append(pid)
+    found = [os.getpid()]
+    for pid in found:
+        found.extend(children.get(pid, ()))
+    return found[1:]
+
+
+def signal_descendants(number: int) -> None:
+    """Send one signal to all that is below."""
+    for pid in descendants():
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def end_descendants(reaped: Reaped) -> None:
+    """Return when nothing is below any more: SIGTERM first, SIGKILL to what is left or comes up after the grace."""
+    if not reaped.reap():
+        return
+    signal_descendants(signal.SIGTERM)
+    deadline, pause = time.monotonic() + GRACE_S, 0.001
+    while reaped.reap():
+        if time.monotonic() >= deadline:
+            signal_descendants(signal.SIGKILL)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def report(message: "dict[str, Any]") -> None:
+    """Tell the agent, if there still is one."""
+    try:
+        os.write(1, marshal.dumps(message))
+    except BrokenPipeError:
+        return
+
+
+def become(command: "dict[str, Any]", cwd: str, guard: int) -> "NoReturn":
+    """Turn the process that was just forked into the command."""
+    try:
+        os.setsid()  # a tool that signals its own group must not hit the guard
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == guard:
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+                signal.signal(number, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(LOG, 1)
+            os.chdir(cwd)
+            os.execve(command["argv"][0], command["argv"], command["env"])
+    except OSError as error:
+        os.write(LOG, f"error: {command['argv'][0]} can't be started: {error.strerror}\n".encode())
+    finally:
+        os._exit(EXIT_NOT_STARTED)
+
+
+class Watch:
+    """Waits for whatever comes first: the command's end, the end of those above, or the deadline."""
+
+    def __init__(self, above: "dict[int, str]", timeout_s: float) -> None:
+        self.above = above  #: file descriptors, each with what its end of file means
+        self.deadline = time.monotonic() + timeout_s
+        self.wakeup, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.poll = select.poll()
+        for fd in (self.wakeup, *above):
+            self.poll.register(fd, select.POLLIN)
+
+    def wait(self, pid: int, reaped: Reaped) -> str:
+        """`done` when the process has ended, else why it must."""
+        while reaped.reap() and pid not in reaped.exit_codes:
+            left_s = self.deadline - time.monotonic()
+            if left_s <= 0:
+                return "timed_out"
+            for fd, _ in self.poll.poll(min(left_s, LONGEST_POLL_S) * 1000 + 1):
+                if fd in self.above:
+                    return self.above[fd]
+                os.read(fd, 4096)
+        return "done"
+
+
+def run_command(command: "dict[str, Any]", cwd: str, watch: Watch) -> str:
+    """Run one command, end what it left behind, report it, and say how it ended."""
+    os.write(LOG, f"$ {command['title']}\n".encode(errors="surrogateescape"))
+    log_start, started, guard, reaped = os.fstat(LOG).st_size, time.monotonic(), os.getpid(), Reaped()
+    pid = os.fork()
+    if pid == 0:
+        become(command, cwd, guard)
+    ended = watch.wait(pid, reaped)
+    wall_s = time.monotonic() - started
+    end_descendants(reaped)
+    exit_code = reaped.exit_codes[pid]
+    report(
+        {
+            "argv": command["argv"],
+            "exit_code": exit_code,
+            "wall_s": wall_s,
+            "peak_rss_bytes": reaped.peak_rss_bytes,
+            "log_start": log_start,
+            "log_end": os.fstat(LOG).st_size,
+        }
+    )
+    return "failed" if ended == "done" and exit_code else ended
+
+
+def run_commands(request: "dict[str, Any]", keeper: int) -> None:
+    """Run the commands until one of them does not end well."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    watch = Watch({0: "cancelled", keeper: "lost"}, request["timeout_s"])
+    ended, errno = "done", 0
+    try:
+        for command in request["commands"]:
+            ended = run_command(command, request["cwd"], watch)
+            if ended != "done":
+                break
+    except OSError as error:  # the log can't be written, or no process be made
+        ended, errno = "unable", error.errno or 0
+        end_descendants(Reaped())
+    report({"ended": ended, "errno": errno})
+
+
+def main() -> None:
+    """Be the keeper: have a guard run the commands, and end what it leaves behind if it does not come to do so."""
+    request = marshal.load(sys.stdin.buffer)
+    os.setsid()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    read_end, write_end = os.pipe()
+    guard = os.fork()
+    if guard == 0:
+        os.close(write_end)
+        run_commands(request, read_end)
+    else:
+        while os.wait()[0] != guard:
+            pass
+        end_descendants(Reaped())
+    os._exit(0)  # nothing to tidy up, and the interpreter takes its time for that

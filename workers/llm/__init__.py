@@ -1,0 +1,1 @@
+"""The programs that stages start; they run under a toolchain's interpreter."""

@@ -1,0 +1,251 @@
+"""Putting a program together: lowered pieces become one module for `tp` devices.
+
+Each decoder layer is a `util.func` that is never inlined: it takes what its blocks need, once per rank where every
+layer is given the same (mask, rotary tables, positions), sends the hidden states to every rank, calls each rank's part
+of a block and joins what comes back. The root holds the parameters and the cache, which are globals.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from iree.compiler import ir
+
+from workers.llm import mlir
+from workers.llm.blocks import Need, Sender, expand
+from workers.llm.mlir import emit
+from workers.llm.parameters import symbol_of
+from workers.llm.pieces import Meta
+from workers.llm.tracing import SITE, Block, Layer, Program
+
+PARAMETER_SCOPE = "model"
+#: initial values of the cache tensors are bit patterns 1, 2, ...: finite in every type up to here
+_MAX_CACHES = 0x7BFF
+
+
+@dataclass(frozen=True)
+class Global:
+    """A tensor that outlives a call: a parameter, or a part of the cache; `cache_number` counts those."""
+
+    symbol: str
+    rank: int
+    meta: Meta
+    cache_number: int | None = None
+
+
+class Assembler:
+    """Edits `module` in place; the module's context and a location must be entered.
+
+    `tied` names parameters that are stored under another name.
+    """
+
+    def __init__(self, module: ir.Module, tp: int, tied: dict[str, str]) -> None:
+        self.module = module
+        self.tp = tp
+        self.tied = tied
+        self.globals: dict[str, Global] = {}
+        self._functions: dict[str, ir.Operation] = {}
+
+    def run(self, programs: Iterable[Program]) -> None:
+        """Turn all pieces of `programs` into one program."""
+        self._functions = _convert_functions(self.module)
+        for program in programs:
+            self._drop_unused_inputs(program)
+            root = self._functions[program.entry.name]
+            layers = {layer.symbol: layer for layer in program.layers.values()}
+            needs = {symbol: self._assemble_layer(program, layer) for symbol, layer in layers.items()}
+            _RootAssembler(self, program, root).run(needs)
+        at = ir.InsertionPoint.at_block_begin(self.module.body)
+        for each in self.globals.values():
+            self._declare(each, at)
+
+    def _drop_unused_inputs(self, program: Program) -> None:
+        """What a block does not read is not sent to it."""
+        for block in {block.symbol: block for block in program.all_blocks()}.values():
+            body = self._functions[block.symbol].regions[0].blocks[0]
+            used = [mlir.is_used(argument) for argument in body.arguments][: len(block.call.inputs)]
+            for index in reversed(range(len(used))):
+                if not used[index]:
+                    body.erase_argument(index)
+            block.used_inputs = tuple(index for index, is_used in enumerate(used) if is_used)
+            mlir.renew_type(self._functions[block.symbol])
+
+    def _assemble_layer(self, program: Program, layer: Layer) -> list[Need]:
+        """Give the layer's function its ranks; returns what it takes beyond its own inputs and weights."""
+        function = self._functions[layer.symbol]
+        arguments = list(function.regions[0].blocks[0].arguments)
+        shared = _shared_inputs(self._functions[program.entry.name], program, layer)
+        needs: dict[Need, ir.Value] = {}
+
+        def supply(need: Need) -> ir.Value:
+            if need not in needs:
+                needs[need] = mlir.add_argument(function, mlir.tensor(need.meta))
+            return needs[need]
+
+        def send(value: ir.Value, meta: Meta, rank: int, at: ir.InsertionPoint) -> ir.Value:
+            index = next((i for i in shared if arguments[i] == value), None)
+            if index is None:
+                return mlir.transfer(value, rank, at)
+            return supply(Need("input", str(index), rank, meta))
+
+        updated: list[ir.Value] = []
+        for op, name in sites(function):
+            block = layer.blocks[name.rpartition(".")[2]]
+            updated += expand(op, name.rpartition(".")[2], block, self.tp, supply, send)
+        mlir.replace_return(function, updated)
+        function.attributes["inlining_policy"] = ir.Attribute.parse("#util.inline.never")
+        mlir.renew_type(function)
+        return list(needs)
+
+    def hold(self, name: str, rank: int, meta: Meta, is_cache: bool = False) -> Global:
+        """The global that stands for the tensor `name` on `rank`; made when it is first asked for."""
+        symbol = f"{'cache.' if is_cache else ''}{symbol_of(self.tied.get(name, name), rank)}"
+        if symbol not in self.globals:
+            number = sum(each.cache_number is not None for each in self.globals.values()) + 1 if is_cache else None
+            self.globals[symbol] = Global(symbol, rank, meta, number)
+        return self.globals[symbol]
+
+    def _declare(self, each: Global, at: ir.InsertionPoint) -> None:
+        kind = mlir.tensor(each.meta)
+        attributes = {
+            "sym_name": ir.StringAttr.get(each.symbol),
+            "sym_visibility": ir.StringAttr.get("private"),
+            "type": ir.TypeAttr.get(kind),
+        }
+        # on one device too: without it IREE 3.13 copies every weight and cache tensor that a layer is given, each call
+        attributes["stream.affinity"] = mlir.device(each.rank)
+        if each.cache_number is None:
+            value = f'#flow.parameter.named<"{PARAMETER_SCOPE}"::"{each.symbol}"> : {kind}'
+        else:  # FuseGlobals (3.13) merges mutable globals whose initial values are equal
+            assert each.cache_number <= _MAX_CACHES
+            digits = 2 * each.meta.dtype.itemsize
+            value = f"dense<0x{each.cache_number:0{digits}X}> : {kind}"
+            attributes["is_mutable"] = ir.UnitAttr.get()
+        emit("util.global", at, **attributes, initial_value=ir.Attribute.parse(value))
+
+
+class _RootAssembler:
+    """Fills the public function of one entry point."""
+
+    def __init__(self, owner: Assembler, program: Program, function: ir.Operation) -> None:
+        self._owner = owner
+        self._program = program
+        self._function = function
+        self._sent: list[tuple[ir.Value, int, ir.Value]] = []
+
+    def run(self, layer_needs: dict[str, list[Need]]) -> None:
+        """Give every call its operands, keep what comes back of the cache, and take the weights from globals."""
+        for op, name in sites(self._function):
+            if name in self._program.layers:
+                layer = self._program.layers[name]
+                self._call_layer(op, name, layer, layer_needs[layer.symbol])
+            else:
+                self._expand_block(op, name, self._program.blocks[name])
+        self._load_own_weights()
+        mlir.renew_type(self._function)
+        if self._owner.tp > 1:
+            home = ir.DictAttr.get({"iree.abi.affinity": mlir.device(0)})
+            self._function.attributes["arg_attrs"] = ir.ArrayAttr.get([home] * len(self._program.inputs))
+            self._function.attributes["res_attrs"] = ir.ArrayAttr.get([home])
+
+    def _call_layer(self, op: ir.Operation, name: str, layer: Layer, needs: list[Need]) -> None:
+        at = ir.InsertionPoint(op)
+        hidden, *shared = op.operands
+        inputs = [hidden, *(self._send_once(value, 0, at) for value in shared)]
+        weights = [self._load(f"{name}.{w}", 0, m, at) for w, m in zip(layer.weights, layer.metas, strict=True)]
+        extra = [self._supply(need, name, inputs, at) for need in needs]
+        caches = [need for need in needs if need.kind == "cache"]
+        results = [op.results[0].type, *(mlir.tensor(need.meta) for need in caches)]
+        callee = ir.FlatSymbolRefAttr.get(layer.symbol)
+        call = emit("util.call", at, [*inputs, *weights, *extra], results, callee=callee)
+        for need, value in zip(caches, list(call.results)[1:], strict=True):
+            symbol = self._owner.hold(f"{name}.{need.name}", need.rank, need.meta, is_cache=True).symbol
+            emit("util.global.store", at, [value], **{"global": ir.FlatSymbolRefAttr.get(symbol)})
+        op.results[0].replace_all_uses_with(call.results[0])
+        op.erase()
+
+    def _expand_block(self, op: ir.Operation, name: str, block: Block) -> None:
+        at = ir.InsertionPoint(op)
+
+        def send(value: ir.Value, _meta: Meta, rank: int, where: ir.InsertionPoint) -> ir.Value:
+            return mlir.transfer(value, rank, where)
+
+        sender: Sender = send
+        expand(op, "", block, self._owner.tp, lambda need: self._supply(need, name, [], at), sender)
+
+    def _supply(self, need: Need, module: str, inputs: list[ir.Value], at: ir.InsertionPoint) -> ir.Value:
+        if need.kind == "input":
+            return self._send_once(inputs[int(need.name)], need.rank, at)
+        return self._load(f"{module}.{need.name}", need.rank, need.meta, at, need.kind == "cache")
+
+    def _send_once(self, value: ir.Value, rank: int, at: ir.InsertionPoint) -> ir.Value:
+        """The value on a rank. Rank 0 too: what follows from constants alone, as masks do, has no place of its own.
+
+        Left without one, it makes IREE 3.13 doubt where a layer's ops run, and copy that layer's weights and cache.
+        """
+        if self._owner.tp == 1:
+            return value
+        for source, to, arrived in self._sent:
+            if to == rank and source == value:
+                return arrived
+        arrived = mlir.transfer(value, rank, at)
+        self._sent.append((value, rank, arrived))
+        return arrived
+
+    def _load(self, name: str, rank: int, meta: Meta, at: ir.InsertionPoint, is_cache: bool = False) -> ir.Value:
+        symbol = ir.FlatSymbolRefAttr.get(self._owner.hold(name, rank, meta, is_cache).symbol)
+        return emit("util.global.load", at, results=[mlir.tensor(meta)], **{"global": symbol}).result
+
+    def _load_own_weights(self) -> None:
+        body = self._function.regions[0].blocks[0]
+        at = ir.InsertionPoint.at_block_begin(body)
+        first = len(self._program.inputs)
+        arguments = list(body.arguments)[first:]
+        weights = zip(self._program.weights, self._program.metas, strict=True)
+        values = [
+            *(partial(self._load, name, 0, meta, at) for name, meta in weights),
+            *(partial(mlir.constant, buffer, at) for buffer in self._program.constants.values()),
+        ]
+        for argument, make in zip(arguments, values, strict=True):
+            if mlir.is_used(argument):
+                argument.replace_all_uses_with(make())
+        for index in reversed(range(first, len(body.arguments))):
+            body.erase_argument(index)
+
+
+def sites(function: ir.Operation) -> list[tuple[ir.Operation, str]]:
+    """The calls in `function` that still stand for a stub, with the name of its module."""
+    found = []
+    for op in mlir.operations(function):
+        if op.name == "func.call":
+            symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+            found.append((op, symbol.removeprefix(SITE).partition(":")[2]))
+    return found
+
+
+def _convert_functions(module: ir.Module) -> dict[str, ir.Operation]:
+    """func.func becomes util.func, which knows about inlining; the declarations of the sites go."""
+    functions = {}
+    for view in list(module.body.operations):
+        old = view.operation
+        symbol = ir.StringAttr(old.attributes["sym_name"]).value
+        if not symbol.startswith(SITE):
+            functions[symbol] = _as_util_function(module, old, symbol)
+        old.erase()
+    return functions
+
+
+def _as_util_function(module: ir.Module, old: ir.Operation, symbol: str) -> ir.Operation:
+    attributes = {"sym_name": ir.StringAttr.get(symbol), "function_type": old.attributes["function_type"]}
+    if "." in symbol:  # a piece; entry points are public
+        attributes["sym_visibility"] = ir.StringAttr.get("private")
+    new = emit("util.func", ir.InsertionPoint(module.body), regions=1, **attributes)
+    old.regions[0].blocks[0].append_to(new.regions[0])
+    mlir.replace_return(new, [])
+    return new
+
+
+def _shared_inputs(root: ir.Operation, program: Program, layer: Layer) -> list[int]:
+    """Inputs that are the same value in every call of the layer: the root sends those to the ranks once."""
+    calls = [list(op.operands) for op, name in sites(root) if program.layers.get(name) is layer]
+    return [i for i in range(1, len(calls[0])) if all(call[i] == calls[0][i] for call in calls)]

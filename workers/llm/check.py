@@ -1,0 +1,92 @@
+"""`python -m workers.llm.check`: can this model be exported as asked? Says what stands in the way, before any work.
+
+Prints one JSON object. Problems of a split are listed in it; a model that cannot be read at all is refused (exit 2).
+"""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from workers.llm.attention import KERNELS
+from workers.llm.checkpoint import content_digest, match, read_checkpoint, weight_files
+from workers.llm.hollow import DTYPES, hollow_model, parameter_shapes, shard, tied_names
+from workers.llm.model_source import TOKENIZER_FILES, Model, load_model, load_tokenizer
+from workers.llm.program import add_model_arguments, parse_overrides, run
+from workers.llm.sharding import Sharding
+
+#: of a config, what says nothing about the model itself
+_NOT_CONTENT = ("transformers_version", "_name_or_path", "dtype")
+
+
+def main() -> None:
+    """Check as the command line says."""
+    arguments = parse_arguments()
+    model = load_model(arguments.model, arguments.revision, parse_overrides(arguments.override), arguments.weights)
+    print(
+        json.dumps(check(model, arguments.tp, arguments.attention, arguments.cache_length, arguments.weights), indent=1)
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m workers.llm.check", description=__doc__)
+    add_model_arguments(parser)
+    parser.add_argument("--tp", type=int, nargs="+", default=[1], help="devices the model is to be split over")
+    parser.add_argument("--attention", nargs="+", choices=KERNELS, default=[KERNELS[0]])
+    parser.add_argument("--cache-length", type=int, help="tokens that a row of the cache is to hold")
+    parser.add_argument("--no-weights", dest="weights", action="store_false", help="do not look at the weights")
+    return parser.parse_args()
+
+
+def check(
+    model: Model, tps: list[int], attentions: list[str], cache_length: int | None, weights: bool
+) -> dict[str, Any]:
+    """What the program prints. Raises BadInput for a model whose files are not all there and whole."""
+    for attention in attentions:
+        hollow = hollow_model(model.config, DTYPES["f32"], attention, FakeTensorMode())
+    shapes, tied = parameter_shapes(hollow), tied_names(hollow)
+    if model.folder:
+        load_tokenizer(model)
+        if weights:
+            match(read_checkpoint(model.folder), shapes, tied, model.folder)
+    shardings = [shard(hollow, tp) for tp in sorted(set(tps))]
+    return {
+        "model_type": model.config.model_type,
+        "parameters": sum(parameter.numel() for parameter in hollow.parameters()),
+        "digest": digest(model, weights),
+        "max_positions": getattr(model.config, "max_position_embeddings", None),
+        "vocab_size": model.config.vocab_size,
+        "problems": [problem for sharding in shardings for problem in _problems(sharding, model, cache_length)],
+        "warnings": [warning for sharding in shardings for warning in sharding.warnings],
+    }
+
+
+def _problems(sharding: Sharding, model: Model, cache_length: int | None) -> list[dict[str, Any]]:
+    found = [(problem.module, problem.reason) for problem in sharding.problems]
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if cache_length is not None and limit is not None and cache_length > limit:
+        reason = f"prompt and new tokens need {cache_length} positions, the model has {limit} (max_position_embeddings)"
+        found.append(("model.rotary_emb", reason))
+    return [{"tp": sharding.tp, "module": module, "reason": reason} for module, reason in found]
+
+
+def digest(model: Model, weights: bool = True) -> str:
+    """A sha256 of all that makes the model what it is: config after overrides, weights, tokenizer."""
+    config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_CONTENT}
+    content = [json.dumps(config, sort_keys=True, default=str)]
+    if model.folder:
+        content.append(content_digest(_present(model.folder)))
+        content.append(content_digest(weight_files(model.folder)) if weights else "")
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
+def _present(folder: Path) -> list[Path]:
+    return [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+
+
+if __name__ == "__main__":
+    run(main)

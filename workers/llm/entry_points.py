@@ -1,0 +1,98 @@
+"""The functions of a program, as torch sees them: prefill and decode over a transformers model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from workers.llm.attention import MASKED, masked_keys
+from workers.llm.kv_cache import SlotCache
+from workers.llm.pieces import dtype_of
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """One function of the program: a prefill of a prompt bucket, or a decode step, for one batch size."""
+
+    kind: str  #: "prefill" or "decode"
+    batch: int
+    tokens: int  #: that one call takes per row: the bucket, or 1
+
+    @property
+    def name(self) -> str:
+        """What the function is called in the module."""
+        bucket = f"_t{self.tokens}" if self.kind == "prefill" else ""
+        return f"{self.kind}_bs{self.batch}{bucket}"
+
+    @property
+    def second_argument(self) -> str:
+        """`lengths` counts each row's real tokens in a prefill, `positions` says where each decoded token goes."""
+        return "lengths" if self.kind == "prefill" else "positions"
+
+
+def entry_points(batch_sizes: Sequence[int], prompt_tokens: Sequence[int]) -> list[EntryPoint]:
+    """All functions of a program, prefills first."""
+    prefills = [EntryPoint("prefill", batch, tokens) for batch in batch_sizes for tokens in prompt_tokens]
+    return [*prefills, *(EntryPoint("decode", batch, 1) for batch in batch_sizes)]
+
+
+class Root(nn.Module):
+    """The whole model behind one entry point's arguments: tokens and lengths or positions in, logits out."""
+
+    def __init__(self, model: nn.Module, entry: EntryPoint, capacity: int) -> None:
+        super().__init__()
+        self.model = model
+        self.entry = entry
+        self.capacity = capacity
+
+    def forward(self, tokens: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Logits `[batch, 1, vocab]` of each row's last real token."""
+        if self.entry.kind == "decode":
+            return self._logits(tokens, second[:, None], None)
+        return self._logits(tokens, torch.arange(self.entry.tokens)[None], second - 1)
+
+    def _logits(self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor:
+        decoder = self.model.get_submodule(self.model.base_model_prefix)  # type: ignore[arg-type]
+        hook = decoder.register_forward_hook(lambda _module, _arguments, output: _keep(output, last))
+        try:
+            return self.model(  # type: ignore[no-any-return]
+                input_ids=tokens,
+                attention_mask=self._masks(positions),
+                position_ids=positions,
+                past_key_values=SlotCache(self._rows(positions), self.entry.batch, self.capacity),
+                use_cache=True,
+            ).logits
+        finally:
+            hook.remove()
+
+    def _rows(self, positions: torch.Tensor) -> torch.Tensor:
+        """Where in a cache tensor each token's key and value go."""
+        first = torch.arange(self.entry.batch)[:, None] * self.capacity
+        return (first + positions).reshape(-1)
+
+    def _masks(self, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Additive masks `[1 or batch, 1, tokens, keys]`; one for each type of layer where a model has several."""
+        config: Any = self.model.config
+        count = self.capacity if self.entry.kind == "decode" else self.entry.tokens
+        keys = torch.arange(masked_keys(config._attn_implementation, count))
+        age = positions[:, None, :, None] - keys
+        full = age >= 0
+        window = getattr(config, "sliding_window", None)
+        recent = full if window is None else torch.logical_and(full, age < window)
+        if getattr(config, "layer_types", None) is None:
+            return self._additive(recent)
+        return {"full_attention": self._additive(full), "sliding_attention": self._additive(recent)}
+
+    def _additive(self, visible: torch.Tensor) -> torch.Tensor:
+        dtype = dtype_of(self.model)
+        return torch.where(visible, 0.0, MASKED[dtype]).to(dtype)
+
+
+def _keep(output: Any, last: torch.Tensor | None) -> Any:
+    """Only each row's last real position needs logits."""
+    if last is not None:
+        hidden = output.last_hidden_state
+        output.last_hidden_state = hidden[torch.arange(hidden.shape[0]), last][:, None]
+    return output

@@ -1,0 +1,73 @@
+"""What every stage program shares: how a model is named on its command line, and how bad input is refused."""
+
+import argparse
+import errno
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+EXIT_BAD_INPUT = 2
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class BadInput(Exception):
+    """What the user gave cannot be worked with; the message says what and what to do."""
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--model`, `--revision` and `--override`, which mean the same in every program."""
+    parser.add_argument("--model", required=True, help="shipped name, folder, hub id or shape:NAME")
+    parser.add_argument("--revision", help="of a hub model")
+    parser.add_argument("--override", nargs="*", action="extend", default=[], metavar="KEY=VALUE")
+
+
+def parse_overrides(items: list[str]) -> dict[str, Any]:
+    """Turn `key=value` items into config values; a value is JSON where it parses as JSON, else a string."""
+    overrides: dict[str, Any] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise BadInput(f"--override {item}: expected KEY=VALUE, such as num_hidden_layers=2")
+        overrides[key] = _json_or_text(value)
+    return overrides
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def run(main: Callable[[], None]) -> NoReturn:
+    """Run a program: exit 0 when done, 2 with one message on bad input; a bug keeps its traceback."""
+    warnings.filterwarnings("ignore", module=r"torch\.|transformers\.")
+    try:
+        main()
+    except BadInput as problem:
+        _refuse(str(problem))
+    except OSError as problem:
+        if problem.errno not in NO_SPACE:
+            raise
+        at = problem.filename or "an output"
+        _refuse(f"{at} could not be written: {problem.strerror}; free some space, or raise the limit, and retry")
+    sys.exit(0)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Make an OSError say which file it was about; writes to an open file do not."""
+    try:
+        yield
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(path)) from problem
+
+
+def _refuse(message: str) -> NoReturn:
+    sys.stdout.flush()
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(EXIT_BAD_INPUT)

@@ -1,0 +1,138 @@
+"""One attempt, from its inputs to its result."""
+
+import json
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+
+from jobs.errors import StorageUnusable
+from jobs.stages import STAGES
+from jobs.stages.base import INPUTS, OUTPUTS, Stage
+from jobs.state import Failure, FailureKind
+from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResult
+from jobs.toolchains import Toolchain
+from workers import failures
+from workers.artifacts import ArtifactStore
+from workers.environment import MissingTool, environment, resolve
+from workers.folders import TEMPORARY, checked, log_path, working_folder
+from workers.process_metrics import observed_measurements
+from workers.processes import Cancellation, End, Ended, Guarded
+
+#: Failures after which what was made is kept: the numbers are wrong, and somebody will want to see them.
+SHOWN_FAILURES = frozenset({FailureKind.WRONG_NUMBERS})
+
+
+def run(
+    attempt: Attempt, data: Path, store: ArtifactStore, toolchain: Toolchain, cancellation: Cancellation
+) -> TaskResult:
+    """Carry an attempt out; whatever goes wrong with its tools or this machine is a failure in the result."""
+    started = time.monotonic()
+    result = TaskResult(
+        attempt.id,
+        attempt.epoch,
+        failure=None,
+        environment=environment(attempt.devices, attempt.cpus),
+        versions=toolchain.versions,
+    )
+    log = log_path(data, attempt.id)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with working_folder(data, attempt.id) as folder:
+            place_inputs(attempt.inputs, store, folder)
+            ended = _run_commands(attempt, folder, log, cancellation)
+            result = replace(result, processes=tuple(ran.process for ran in ended.ran))
+            outcome = _outcome(attempt, ended, folder, log)
+            artifacts = _publish(STAGES[attempt.stage], folder, store) if _is_shown(outcome.failure) else ()
+        result = replace(
+            result,
+            failure=outcome.failure,
+            artifacts=artifacts,
+            measurements=outcome.measurements,
+            warnings=outcome.warnings,
+        )
+    except MissingTool as error:
+        result = replace(result, failure=Failure(FailureKind.TOOLCHAIN, str(error)))
+    except StorageUnusable as error:
+        result = replace(result, failure=Failure(FailureKind.NODE_UNFIT, str(error)))
+    except OSError as error:
+        result = replace(result, failure=failures.of_machine(error))
+    artifacts = (*result.artifacts, *_kept_log(log, store))
+    return replace(result, artifacts=artifacts, wall_s=time.monotonic() - started)
+
+
+def place_inputs(inputs: Mapping[str, Iterable[Artifact]], store: ArtifactStore, folder: Path) -> None:
+    """Put what earlier stages made at inputs/<stage>/<name>; raises OSError where the store lacks one."""
+    for stage, artifacts in inputs.items():
+        for artifact in artifacts:
+            store.place(artifact, folder / INPUTS / checked(stage) / checked(artifact.name))
+
+
+def kind_of(name: str, kinds: Mapping[str, str]) -> str | None:
+    """An output's kind of artifact, by the longest of the endings that fits; None: not kept."""
+    endings = [ending for ending in kinds if name.endswith(ending)]
+    return kinds[max(endings, key=len)] if endings else None
+
+
+def _run_commands(attempt: Attempt, folder: Path, log: Path, cancellation: Cancellation) -> Ended:
+    if cancellation.is_wished:
+        return Ended(End.CANCELLED, ())
+    temporary = {"TMPDIR": str(folder / TEMPORARY)}  # what a killed tool leaves there goes with the folder
+    resolved = [resolve(command, attempt.devices, attempt.cpus) for command in attempt.commands]
+    commands = [Command(argv, {**env, **temporary}) for argv, env in resolved]
+    with Guarded(commands, folder, log, attempt.timeout_s, attempt.id) as guarded:
+        cancellation.calls(guarded.cancel)
+        return guarded.wait()
+
+
+def _outcome(attempt: Attempt, ended: Ended, folder: Path, log: Path) -> Outcome:
+    """What the commands' ends, their outputs and their processes say together."""
+    said = [failures.read_log(log, ran.log_start, ran.log_end) for ran in ended.ran]
+    failure = failures.of_commands(ended, attempt.commands, said[-1] if said else "", attempt.timeout_s)
+    if failure:
+        return Outcome(failure=failure)
+    outcome = _parse(attempt, folder, "\n".join(said))
+    if not _is_shown(outcome.failure):
+        return outcome
+    observed = [(ran.process, text) for ran, text in zip(ended.ran, said, strict=True)]
+    more = observed_measurements(attempt.stage, attempt.settings, observed)
+    return replace(outcome, measurements=(*outcome.measurements, *more))
+
+
+def _parse(attempt: Attempt, folder: Path, log: str) -> Outcome:
+    """What the stage reads from its outputs; a report that it can't read is a failure like any other."""
+    try:
+        outcome = STAGES[attempt.stage].parse(attempt.settings, folder)
+        for measurement in outcome.measurements:
+            _expect_numbers(measurement)
+        return outcome
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        return Outcome(failure=failures.of_outputs(attempt.stage, error, traceback.format_exc(), log))
+
+
+def _expect_numbers(measurement: Measurement) -> None:
+    """Raise ValueError for what no database keeps: no sample at all, one that is not finite, one in the context."""
+    if not measurement.samples or not all(map(isfinite, measurement.samples)):
+        raise ValueError(f"{measurement.metric} should be finite numbers, and is {list(measurement.samples)}")
+    json.dumps(dict(measurement.context), allow_nan=False)
+
+
+def _is_shown(failure: Failure | None) -> bool:
+    return failure is None or failure.kind in SHOWN_FAILURES
+
+
+def _publish(stage: Stage, folder: Path, store: ArtifactStore) -> tuple[Artifact, ...]:
+    """Put the outputs that the stage keeps into the store."""
+    files = sorted(path for path in (folder / OUTPUTS).iterdir() if path.is_file() and not path.is_symlink())
+    kinds = [(path, kind_of(path.name, stage.artifacts)) for path in files]
+    return tuple(store.put(path, kind) for path, kind in kinds if kind)
+
+
+def _kept_log(log: Path, store: ArtifactStore) -> tuple[Artifact, ...]:
+    """The log as an artifact; without room for that it still lies where it was written."""
+    with suppress(OSError, StorageUnusable):
+        return (store.put(log, "log"),)
+    return ()
