@@ -17,6 +17,9 @@ from db.engine import upgrade
 USER = "haloctl"
 TEMPLATE = "haloctl_template"
 START_TIMEOUT_S = 60
+CUT_TIMEOUT_MS = 60_000
+
+LEADERS = "pg_locks WHERE locktype = 'advisory' AND granted"
 
 #: Tests wait for no disk: what a crash of the machine would lose does not matter.
 SERVER_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=127.0.0.1",
@@ -55,6 +58,10 @@ class PostgresServer:
         dsn = f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(statement.encode())
+
+    def cut(self, sessions: str) -> None:
+        """End the sessions whose `pid`s `sessions` selects, and wait until they are gone, their locks with them."""
+        self.administer(f"SELECT pg_terminate_backend(pid, {CUT_TIMEOUT_MS}) FROM {sessions}")
 
     def make_template(self) -> None:
         self.administer(f"CREATE DATABASE {TEMPLATE}")

@@ -115,7 +115,6 @@ def leading_process(url: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_leader_that_the_server_cut_off_leads_no_more_until_it_asks_again(postgres: PostgresServer) -> None:
-    cut = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
     with (
         postgres.new_database() as url,
         open_database(url, create=False) as database,
@@ -123,7 +122,7 @@ def test_a_leader_that_the_server_cut_off_leads_no_more_until_it_asks_again(post
         database.leadership() as second,
     ):
         assert first.try_lead()
-        postgres.administer(cut)
+        postgres.cut(LEADERS)
         assert second.try_lead()
         assert not first.try_lead()
 

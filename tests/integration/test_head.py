@@ -397,7 +397,6 @@ def test_following_a_job_that_nothing_can_run_ends_and_says_that_it_waits(
 def test_who_lost_the_lead_ends_what_it_runs_and_acts_no_more_until_it_leads_again(
     postgres: PostgresServer, artifacts: ArtifactStore
 ) -> None:
-    cut = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
     with postgres.new_database() as url, open_database(url, create=False) as database:
         context = Context(from_environment(), database)
         executors: list[InMemoryExecutor] = []
@@ -410,8 +409,8 @@ def test_who_lost_the_lead_ends_what_it_runs_and_acts_no_more_until_it_leads_aga
         driver = Driver(context, make_head)
         until(lambda: driver.step() and executors[0].attempts, "the task runs")
         with database.leadership() as other:
-            postgres.administer(cut)
-            until(other.try_lead, "the server drops the lock of the session that it ends")
+            postgres.cut(LEADERS)
+            assert other.try_lead()
             driver.step()
             assert not driver.leads
             assert executors[0].is_closed
