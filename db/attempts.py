@@ -26,9 +26,7 @@ OUTCOMES = {
 }
 
 
-def begin(
-    connection: Connection, at: datetime, task: str, attempt: Attempt, node: str, toolchain: Toolchain, digest: str
-) -> None:
+def begin(connection: Connection, at: datetime, task: str, attempt: Attempt, toolchain: Toolchain, digest: str) -> None:
     """Queued to running, with the attempt's row."""
     change(
         connection,
@@ -41,7 +39,8 @@ def begin(
         attempt=attempt.id,
     )
     row = _begun(attempt, toolchain)
-    connection.execute(insert(tables.attempts).values(**row, task=task, node=node, digest=digest, started_at=at))
+    node = row["node"]
+    connection.execute(insert(tables.attempts).values(**row, task=task, digest=digest, started_at=at))
     note(connection, at, task, TaskState.QUEUED, TaskState.RUNNING, f"on {node}", attempt.id)
 
 
@@ -49,7 +48,8 @@ def _begun(attempt: Attempt, toolchain: Toolchain) -> dict[str, Any]:
     return {
         "id": attempt.id,
         "epoch": attempt.epoch,
-        "devices": plain(attempt.devices),
+        "node": "+".join(place.node for place in attempt.places),
+        "places": plain(attempt.places),
         "commands": plain(attempt.commands),
         "inputs": plain_inputs(attempt.inputs),
         "identity": identity(STAGES[attempt.stage], attempt.settings, toolchain, attempt.inputs),

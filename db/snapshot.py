@@ -1,16 +1,16 @@
 """What the head decides from, read in two queries."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, select
 
 from db import tables
-from db.values import devices_of
+from db.values import pin_of, places_of
 from jobs.state import ACTIVE, OPEN, TaskState
-from jobs.task import Device, Resources
+from jobs.task import Device, Pin, Place, Resources
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class OpenTask:
     submitted_by: str
     timeout_s: float  #: of one attempt
     reuse: bool  #: an earlier task's outputs may be taken over
+    priority: int = 0  #: of its job; higher goes first
+    pin: Pin | None = None  #: where alone it may run
+    avoids: tuple[str, ...] = ()  #: nodes that failed it since it was last asked for: others go first
+    expected_s: float | None = None  #: how long its like took lately; None: not known
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -60,11 +64,18 @@ class RunningAttempt:
     task: str
     epoch: int
     state: TaskState  #: its task's: running or cancelling
-    node: str
-    devices: tuple[Device, ...]
+    places: tuple[Place, ...]
     resources: Resources
     started_at: datetime
+    timeout_s: float
     digest: str  #: of what it computes
+    submitted_by: str = ""
+    expected_s: float | None = None  #: how long its like took lately; None: not known
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Those of all its places."""
+        return tuple(device for place in self.places for device in place.devices)
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,9 @@ class Snapshot:
 
     tasks: tuple[OpenTask, ...]  #: all of every job that has a task which has not ended, in order of submission
     running: tuple[RunningAttempt, ...]
+    closed: Mapping[str, str] = field(default_factory=dict)  #: nodes that get nothing new, with the reason
+    quarantined: frozenset[tuple[str, str, int]] = frozenset()  #: devices that must not be used: node, kind, index
+    usage: Mapping[str, float] = field(default_factory=dict)  #: by user: device seconds of late, for fair shares
 
 
 def read(connection: Connection) -> Snapshot:
@@ -80,7 +94,7 @@ def read(connection: Connection) -> Snapshot:
     jobs, tasks = tables.jobs, tables.tasks
     live = select(tasks.c.job).where(tasks.c.state.in_(sorted(OPEN | ACTIVE)))
     query = (
-        select(tasks, jobs.c.submitted_at, jobs.c.submitted_by, jobs.c.timeout_s, jobs.c.reuse)
+        select(tasks, jobs.c.submitted_at, jobs.c.submitted_by, jobs.c.timeout_s, jobs.c.reuse, jobs.c.priority)
         .join(jobs, jobs.c.id == tasks.c.job)
         .where(tasks.c.job.in_(live))
         .order_by(jobs.c.submitted_at, tasks.c.id)
@@ -107,14 +121,17 @@ def _open_task(row: Any, stages: Mapping[str, str]) -> OpenTask:
         submitted_by=row.submitted_by,
         timeout_s=row.timeout_s,
         reuse=row.reuse,
+        priority=row.priority,
+        pin=pin_of(row.pin),
     )
 
 
 def _running(connection: Connection) -> tuple[RunningAttempt, ...]:
-    tasks, attempts = tables.tasks, tables.attempts
+    jobs, tasks, attempts = tables.jobs, tables.tasks, tables.attempts
     query = (
-        select(attempts, tasks.c.state, tasks.c.resources)
+        select(attempts, tasks.c.state, tasks.c.resources, jobs.c.submitted_by)
         .join(attempts, attempts.c.id == tasks.c.attempt)
+        .join(jobs, jobs.c.id == tasks.c.job)
         .where(tasks.c.state.in_(sorted(ACTIVE)))
         .order_by(attempts.c.id)
     )
@@ -124,11 +141,12 @@ def _running(connection: Connection) -> tuple[RunningAttempt, ...]:
             task=row.task,
             epoch=row.epoch,
             state=TaskState(row.state),
-            node=row.node,
-            devices=devices_of(row.devices),
+            places=places_of(row.places),
             resources=Resources(**row.resources),
             started_at=row.started_at,
+            timeout_s=row.timeout_s,
             digest=row.digest,
+            submitted_by=row.submitted_by,
         )
         for row in connection.execute(query)
     )

@@ -104,10 +104,10 @@ class Store:
         with self._writing() as (connection, now):
             attempts.take_over(connection, now, task, digest, from_task)
 
-    def start(self, task: OpenTask, attempt: Attempt, node: str, toolchain: Toolchain, digest: str) -> None:
+    def start(self, task: OpenTask, attempt: Attempt, toolchain: Toolchain, digest: str) -> None:
         """Queued to running, with a new attempt whose epoch is the task's plus one."""
         with self._writing() as (connection, now):
-            attempts.begin(connection, now, task.id, attempt, node, toolchain, digest)
+            attempts.begin(connection, now, task.id, attempt, toolchain, digest)
 
     def finish(self, result: TaskResult) -> TaskState:
         """Store what came of an attempt; returns the task's new state.

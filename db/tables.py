@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 #: The revision that the tables below are; revisions are numbered, so that an older and a newer one can be told apart.
-SCHEMA = "0002"
+SCHEMA = "0003"
 VERSION_TABLE = "haloctl_schema"
 
 #: NaN is no JSON, and Postgres refuses it.
@@ -91,6 +91,8 @@ jobs = Table(
     Column("submitted_at", Moment, nullable=False, index=True),
     Column("timeout_s", Float, nullable=False),  #: of one attempt
     Column("reuse", Boolean, nullable=False),
+    Column("priority", Integer, nullable=False, server_default="0"),  #: higher goes first
+    Column("job_timeout_s", Float),  #: of the whole job, from its submission; none: as long as it takes
 )
 
 tasks = Table(
@@ -104,6 +106,7 @@ tasks = Table(
     Column("settings", JSON, nullable=False),
     Column("needs", JSON, nullable=False),  #: ids of tasks of the same job
     Column("resources", JSON, nullable=False),
+    Column("pin", JSON(none_as_null=True)),  #: where alone it may run
     Column("state", String, nullable=False),
     Column("epoch", Integer, nullable=False),  #: of its latest attempt; 0 before the first
     Column("tries", Integer, nullable=False),  #: attempts since it was submitted or last retried
@@ -139,8 +142,9 @@ attempts = Table(
     Column("id", _id(), primary_key=True),
     Column("task", ForeignKey("tasks.id"), nullable=False, index=True),
     Column("epoch", Integer, nullable=False),
-    Column("node", String, nullable=False),
-    Column("devices", JSON, nullable=False),
+    Column("node", String, nullable=False),  #: the names of all its nodes, joined by +
+    Column("places", JSON, nullable=False),  #: each a node with the devices of it that the attempt held
+    Column("term", Integer),  #: of the head that began it; none: from before schema 0003
     Column("commands", JSON, nullable=False),
     Column("inputs", JSON, nullable=False),
     Column("digest", String, nullable=False, index=True),
@@ -150,7 +154,7 @@ attempts = Table(
     Column("host_cpu", String, nullable=False),
     Column("environment", JSON, nullable=False),
     Column("timeout_s", Float, nullable=False),
-    Column("started_at", Moment, nullable=False),
+    Column("started_at", Moment, nullable=False, index=True),
     Column("ended_at", Moment),
     Column("outcome", String),  #: succeeded, failed or cancelled
     Column("failure_kind", String),
@@ -196,4 +200,65 @@ events = Table(
     Column("was", String),
     Column("became", String),
     Column("detail", Told, nullable=False),
+)
+
+#: Each time that somebody became the leader. An agent obeys the newest term that it has heard of.
+terms = Table(
+    "terms",
+    metadata,
+    Column("id", _big_id(), primary_key=True),
+    Column("kind", String, nullable=False),  #: head: the daemon; embedded: a command that drove its own job
+    Column("host", Told, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("began_at", Moment, nullable=False),
+    Column("ended_at", Moment),  #: none: it leads, or was killed
+)
+
+#: The machines that heads have seen. What they are is what they last said of themselves.
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", _id(), primary_key=True),  #: its name
+    Column("host", Told, nullable=False),
+    Column("address", String, nullable=False),
+    Column("cpus", Integer, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("versions", JSON, nullable=False),  #: of drivers and of the toolchain
+    Column("first_seen_at", Moment, nullable=False),
+    Column("seen_at", Moment, nullable=False),
+    Column("is_up", Boolean, nullable=False),
+    Column("closed", String),  #: draining, handing_back or quarantined: nothing new is started on it
+    Column("closed_why", Told),
+    Column("closed_at", Moment),
+    Column("checks", JSON, nullable=False),  #: what the last check of its settings found
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("node", ForeignKey("nodes.id"), primary_key=True),
+    Column("kind", String, primary_key=True),
+    Column("index", Integer, primary_key=True, autoincrement=False),
+    Column("serial", String, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("memory_used_bytes", BigInteger),  #: when it was last looked at
+    Column("quarantined_why", Told),  #: none: it may be used
+    Column("quarantined_at", Moment),
+)
+
+#: Attempts whose logs somebody follows: until then the head fetches what they write.
+followed_logs = Table(
+    "followed_logs",
+    metadata,
+    Column("attempt", ForeignKey("attempts.id"), primary_key=True),
+    Column("until", Moment, nullable=False),
+)
+
+#: What was fetched of them; it goes when the attempt has ended, for then the log is an artifact.
+log_chunks = Table(
+    "log_chunks",
+    metadata,
+    Column("attempt", ForeignKey("attempts.id"), primary_key=True),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),  #: in bytes
+    Column("text", Told, nullable=False),
 )

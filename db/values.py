@@ -5,12 +5,12 @@ from dataclasses import asdict
 from typing import Any
 
 from jobs.state import Failure, FailureKind
-from jobs.task import Artifact, Command, Device, Process
+from jobs.task import Artifact, Command, Device, Pin, Place, Process
 
 Plain = dict[str, Any]
 
 
-def plain(values: Iterable[Artifact | Command | Device | Process]) -> list[Plain]:
+def plain(values: Iterable[Artifact | Command | Place | Process]) -> list[Plain]:
     """A JSON array of objects."""
     return [asdict(value) for value in values]
 
@@ -35,9 +35,19 @@ def commands_of(found: Iterable[Plain]) -> tuple[Command, ...]:
     return tuple(Command(tuple(one["argv"]), one["env"]) for one in found)
 
 
-def devices_of(found: Iterable[Plain] | None) -> tuple[Device, ...]:
+def places_of(found: Iterable[Plain] | None) -> tuple[Place, ...]:
     """Back from `plain`; none where there is no attempt."""
-    return tuple(Device(**one) for one in found or ())
+    return tuple(Place(one["node"], tuple(Device(**device) for device in one["devices"])) for one in found or ())
+
+
+def devices_of(found: Iterable[Plain] | None) -> tuple[Device, ...]:
+    """The devices of all places."""
+    return tuple(device for place in places_of(found) for device in place.devices)
+
+
+def pin_of(found: Plain | None) -> Pin | None:
+    """Back from JSON."""
+    return Pin(**found) if found else None
 
 
 def processes_of(found: Iterable[Plain]) -> tuple[Process, ...]:

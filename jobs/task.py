@@ -19,13 +19,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a task holds while it runs, all on one node."""
+    """What a task holds while it runs on each of its nodes."""
 
     cpus: int = 1
     memory_bytes: int = GIB
     devices: int = 0
     device_kind: str = ""  #: of `jobs.targets`; empty when no device is needed
-    is_quiet: bool = False  #: nothing else may run on its node meanwhile
+    is_quiet: bool = False  #: nothing else may run on its nodes meanwhile
+    nodes: int = 1  #: more than one is a gang: it gets all of them at once or none
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,54 @@ class Device:
     kind: str
     index: int  #: the node's own number of it, from 0 for each kind
     serial: str = ""
+    memory_bytes: int = 0  #: 0 where it is not known; a logical device shares its host's
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node, and the devices on it that an attempt may use."""
+
+    node: str
+    devices: tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Where alone a task may run: on one node, or on one device of it."""
+
+    node: str
+    device: int | None = None  #: its index
+
+
+@dataclass(frozen=True)
+class Gang:
+    """What one node of several is told of the others."""
+
+    rank: int  #: of this node, from 0
+    size: int  #: nodes
+    master_address: str  #: of the node with rank 0
+    master_port: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """One setting of a machine that timings depend on, as it was found."""
+
+    name: str
+    found: str
+    wanted: str
+    is_ok: bool
+    advice: str = ""  #: what a person does about it
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """A node, or one device of it, that must not be used until somebody looked at it."""
+
+    node: str
+    reason: str
+    kind: str = ""  #: of the device; empty: the whole node
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +95,9 @@ class Node:
     cpus: int
     memory_bytes: int
     devices: tuple[Device, ...]
+    address: str = "127.0.0.1"  #: where the other nodes of a gang reach it
+    versions: Mapping[str, str] = field(default_factory=dict)  #: of drivers and of the toolchain
+    checks: tuple[Check, ...] = ()
 
     def count(self, kind: str) -> int:
         """How many devices of a kind it has."""
@@ -90,9 +142,15 @@ class Attempt:
     settings: Mapping[str, Any]
     commands: tuple[Command, ...]
     inputs: Mapping[str, tuple[Artifact, ...]]  #: by the stage that made them
-    devices: tuple[Device, ...]
+    places: tuple[Place, ...]  #: one for each node of a gang; a node is handed its own alone
     timeout_s: float
     cpus: int = 1
+    gang: Gang | None = None  #: set for a node that is one of several
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Those of all its places."""
+        return tuple(device for place in self.places for device in place.devices)
 
 
 @dataclass(frozen=True)
@@ -118,4 +176,5 @@ class TaskResult:
     processes: tuple[Process, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)  #: of the toolchain that it ran under
+    unfit: tuple[Unfit, ...] = ()  #: what was found before or after it; its own outcome stands all the same
     wall_s: float = 0.0

@@ -16,7 +16,7 @@ from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Artifact, Attempt, TaskResult
 from jobs.toolchains import Toolchain
 from orchestrator import scheduler
-from orchestrator.executor import Executor, NoRoom
+from orchestrator.executor import Executor
 from orchestrator.scheduler import Action, Block, Queue, Start, Wait
 from workers.artifacts import ArtifactStore
 
@@ -159,13 +159,13 @@ class Head:
             settings=task.settings,
             commands=tuple(stage.commands(task.settings, self.toolchain)),
             inputs=inputs,
-            devices=start.devices,
+            places=start.places,
             timeout_s=task.timeout_s,
             cpus=task.resources.cpus,
         )
         self.executor.open()
         self._begun.add(attempt.id)
-        self.store.start(task, attempt, start.node, self.toolchain, self._digest(task))
+        self.store.start(task, attempt, self.toolchain, self._digest(task))
         if failure := self._missing(inputs):
             self.store.give_back(task.id, attempt.epoch, failure)
         else:
@@ -175,11 +175,12 @@ class Head:
     def _hand_over(self, start: Start, attempt: Attempt) -> None:
         """Have the attempt run; where that can't be, its task is queued again."""
         try:
-            self.executor.start(start.node, attempt)
-        except (NoRoom, Unreachable) as error:
+            refused = self.executor.start([attempt])
+        except Unreachable as error:
             self.store.give_back(start.task.id, attempt.epoch, Failure(FailureKind.HANDED_BACK, str(error)))
-            if isinstance(error, Unreachable):
-                raise
+            raise
+        for reason in refused.values():
+            self.store.give_back(start.task.id, attempt.epoch, Failure(FailureKind.HANDED_BACK, reason))
 
     def _missing(self, inputs: Inputs) -> Failure | None:
         """What is wrong when the store lacks an input: no node could make up for it."""

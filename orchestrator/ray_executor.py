@@ -8,16 +8,17 @@ that node, keeps the devices in Ray's books so that other users of the cluster k
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from db.store import RunningAttempt
 from jobs.errors import ClusterUnreachable
 from jobs.state import Failure, FailureKind
 from jobs.task import Attempt, Node, TaskResult
 from orchestrator import interrupts
-from orchestrator.executor import NoRoom
+from orchestrator.executor import LogChunk
 from orchestrator.ray_address import expect_answer
 from orchestrator.ray_token import use_own_token
 from orchestrator.reaper import Reaper
@@ -28,6 +29,10 @@ GROUP_READY_S = 5.0  #: a placement group that fits is ready in milliseconds
 LONG_POLL_S = 5.0  #: how long an agent may think about a poll when nothing has ended
 ANSWER_S = 60.0  #: an agent answers at once unless its node is gone
 CPU_DEVICE = "cpu_device"  #: Ray's name for our logical CPU devices
+
+
+class NoRoom(Exception):
+    """A node that looked free is not: somebody else holds what the attempt needs."""
 
 
 class RayExecutor:
@@ -45,7 +50,19 @@ class RayExecutor:
         self._on: dict[str, str] = {}
         self._polls: dict[str, Any] = {}  #: by node: the call that its agent answers when it has something
         self._taken: dict[str, list[str]] = {}  #: by node: results that the head has stored since they were collected
+        self._lost_before: set[str] = set()  #: of those, the attempts of an earlier leader
         self._losses: list[TaskResult] = []  #: found out by the way; the next `collect` tells them
+
+    def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
+        """A local Ray ends with whoever started it: nothing of an earlier leader's runs."""
+        reason = "nobody runs it any more: whoever led was gone"
+        failure = Failure(FailureKind.LEASE_LOST, reason)
+        self._losses += [TaskResult(one.id, one.epoch, failure) for one in known]
+        self._lost_before = {one.id for one in known}
+
+    def closed(self) -> Mapping[str, str]:
+        """None: nothing is looked at yet."""
+        return {}
 
     def nodes(self) -> Sequence[Node]:
         """The local machine as it is, or every live node of the cluster that an agent answers from."""
@@ -60,8 +77,18 @@ class RayExecutor:
         self._connect()
         self._find_agents()
 
-    def start(self, node: str, attempt: Attempt) -> None:
-        """Hold the devices in Ray's books, then hand the attempt to the node's agent.
+    def start(self, attempts: Sequence[Attempt]) -> dict[str, str]:
+        """Hold the devices in Ray's books, then hand the attempts to their nodes' agents."""
+        refused = {}
+        for attempt in attempts:
+            try:
+                self._start(attempt.places[0].node, attempt)
+            except NoRoom as error:
+                refused[attempt.id] = str(error)
+        return refused
+
+    def _start(self, node: str, attempt: Attempt) -> None:
+        """Hand one attempt over.
 
         Where the agent does not answer the attempt is lost like those that it ran.
         """
@@ -80,7 +107,7 @@ class RayExecutor:
 
     def running(self) -> set[str]:
         """Ids of the attempts whose results were not collected yet."""
-        return set(self._where)
+        return set(self._where) | self._lost_before
 
     def collect(self, wait_s: float) -> list[TaskResult]:
         """Finished attempts of all agents; those of a node whose agent is gone come back as node_lost.
@@ -100,6 +127,7 @@ class RayExecutor:
         elif not results:
             time.sleep(wait_s)
         for result in results:
+            self._lost_before.discard(result.attempt)
             self._forget(result.attempt)
         return results
 
@@ -118,6 +146,14 @@ class RayExecutor:
         if agent is not None:
             with suppress(self._ray.exceptions.RayError):
                 self._ray.get(agent.cancel.remote(attempt), timeout=ANSWER_S)
+
+    def follow(self, attempts: Collection[str]) -> list[LogChunk]:
+        """Nothing: who follows reads the data folder."""
+        return []
+
+    def leave(self) -> None:
+        """A local Ray can't be left."""
+        self.close()
 
     def close(self) -> None:
         """End all attempts, then the local Ray or the connection."""

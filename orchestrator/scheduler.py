@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from db.store import OpenTask, Snapshot
 from jobs.state import DONE, RETRYABLE, TaskState
-from jobs.task import GIB, Device, Node, Resources
+from jobs.task import GIB, Device, Node, Place, Resources
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class Start:
     """A task has room on a node."""
 
     task: OpenTask
-    node: str
-    devices: tuple[Device, ...]
+    places: tuple[Place, ...]  #: as many as its resources ask for nodes
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def _place(task: OpenTask, round_: _Round) -> Action:
         devices = room.devices_for(task.resources)
         if devices is not None:
             round_.rooms[name] = room.without(task.resources, devices)
-            return Start(task, name, devices)
+            return Start(task, (Place(name, devices),))
     round_.reserved.setdefault(min(able, key=_least_left).node.id, task.job)
     return Wait(task, _waits_for(task.resources), is_stuck=False)
 
@@ -170,8 +169,9 @@ def rooms_of(snapshot: Snapshot, nodes: Sequence[Node]) -> dict[str, Room]:
     """What the running attempts leave of each node."""
     rooms = {node.id: Room(node, node.cpus, node.memory_bytes, node.devices) for node in nodes}
     for running in snapshot.running:
-        if running.node in rooms:
-            rooms[running.node] = rooms[running.node].without(running.resources, running.devices)
+        for place in running.places:
+            if place.node in rooms:
+                rooms[place.node] = rooms[place.node].without(running.resources, place.devices)
     return rooms
 
 

@@ -1,9 +1,11 @@
 """An executor that runs nothing: a test says what comes of the attempts that it was given."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from jobs.state import Failure
+from db.store import RunningAttempt
+from jobs.state import Failure, FailureKind
 from jobs.task import GIB, Artifact, Attempt, Device, Node, TaskResult
+from orchestrator.executor import LogChunk
 from tests.stored_jobs import NUMBERS
 
 NODE = Node("a", "a.example", 8, 64 * GIB, tuple(Device("cpu", index) for index in range(8)))
@@ -18,7 +20,10 @@ class InMemoryExecutor:
         self.started: list[str] = []
         self.cancelled: list[str] = []
         self.refusal: Exception | None = None  #: what `start` raises
+        self.no_room: str | None = None  #: why nothing can be started
         self.is_closed = False
+        self.term = 0
+        self._taken_over: set[str] = set()
         self._came: list[TaskResult] = []
 
     def nodes(self) -> Sequence[Node]:
@@ -27,23 +32,42 @@ class InMemoryExecutor:
     def open(self) -> None:
         pass
 
-    def start(self, node: str, attempt: Attempt) -> None:
+    def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
+        self.term = term
+        for one in known:
+            self.deliver(TaskResult(one.id, one.epoch, Failure(FailureKind.LEASE_LOST, "nobody runs it")))
+            self._taken_over.add(one.id)
+
+    def closed(self) -> Mapping[str, str]:
+        return {}
+
+    def start(self, attempts: Sequence[Attempt]) -> dict[str, str]:
         if self.refusal:
             raise self.refusal
-        self.started.append(attempt.id)
-        self.attempts[attempt.id] = attempt
+        if self.no_room:
+            return dict.fromkeys((attempt.id for attempt in attempts), self.no_room)
+        self.started += [attempt.id for attempt in attempts]
+        self.attempts |= {attempt.id: attempt for attempt in attempts}
+        return {}
 
     def running(self) -> set[str]:
-        return set(self.attempts)
+        return set(self.attempts) | self._taken_over
 
     def collect(self, wait_s: float) -> list[TaskResult]:
         came, self._came = self._came, []
         for result in came:
             self.attempts.pop(result.attempt, None)
+            self._taken_over.discard(result.attempt)
         return came
 
     def cancel(self, attempt: str) -> None:
         self.cancelled.append(attempt)
+
+    def follow(self, attempts: Collection[str]) -> list[LogChunk]:
+        return []
+
+    def leave(self) -> None:
+        self.close()
 
     def close(self) -> None:
         self.is_closed = True

@@ -13,7 +13,7 @@ from jobs.plan import plan
 from jobs.spec import JobSpec
 from jobs.stages.base import Model
 from jobs.state import Failure, FailureKind, TaskState
-from jobs.task import Artifact, Attempt, Command, Device, Measurement, Process, TaskResult
+from jobs.task import Artifact, Attempt, Command, Device, Measurement, Place, Process, TaskResult
 from jobs.toolchains import Toolchain
 
 NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
@@ -61,7 +61,7 @@ def attempt_of(task: OpenTask) -> Attempt:
         settings=task.settings,
         commands=(Command(("iree-compile", "a b"), {"OMP_NUM_THREADS": "1"}),),
         inputs={"export": (Artifact("model.mlir", "mlir", "3" * 64, 5),)},
-        devices=(Device("cpu", 0, "s0"), Device("cpu", 1, "s1")),
+        places=(Place("a", (Device("cpu", 0, "s0"), Device("cpu", 1, "s1"))),),
         timeout_s=60.0,
     )
 
@@ -72,7 +72,7 @@ def start(store: Store, task: str, digest: str = DIGEST) -> Attempt:
         store.queue(task)
     found = open_task(store, task)
     attempt = attempt_of(found)
-    store.start(found, attempt, "a", TOOLCHAIN, digest)
+    store.start(found, attempt, TOOLCHAIN, digest)
     return attempt
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from jobs.task import Artifact, Attempt, Command, Device
+from jobs.task import Artifact, Attempt, Command, Device, Place
 
 DEADLINE_S = 20.0
 EVEN_MORE_S = 600.0
@@ -79,7 +79,7 @@ def attempt(
         settings=settings or {"target": "cpu", "tp": 1},
         commands=commands,
         inputs=inputs or {},
-        devices=devices,
+        places=(Place("local", devices),),
         timeout_s=timeout_s,
     )
 

@@ -23,7 +23,7 @@ from db.store import Store
 from db.tables import SCHEMA, artifacts
 from jobs.errors import Conflict
 from jobs.state import ACTIVE, TaskState
-from tests.databases import PostgresServer
+from tests.databases import LEADERS, PostgresServer
 from tests.stored_jobs import DIGEST, LOST, TOOLCHAIN, attempt_of, everything, open_task, result_of, start, submit
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +192,7 @@ def _start_and_finish(url: str, task: str) -> str:
         store = Store(database)
         seen = open_task(store, task)
         try:
-            store.start(seen, attempt_of(seen), "a", TOOLCHAIN, DIGEST)
+            store.start(seen, attempt_of(seen), TOOLCHAIN, DIGEST)
         except Conflict:
             return "lost"
         return store.finish(result_of(attempt_of(seen)))

@@ -16,17 +16,16 @@ from jobs.state import Failure, FailureKind, JobState, TaskState
 from jobs.task import Artifact, Attempt, Measurement, TaskResult
 from orchestrator.context import Context
 from orchestrator.driver import Driver, follow
-from orchestrator.executor import NoRoom
 from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
 from orchestrator.settings import from_environment
-from tests.databases import PostgresServer
+from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.attempts import until
 from tests.stored_jobs import BROKEN, LOST, TINY, TOOLCHAIN, everything, submit
 from workers.artifacts import ArtifactStore
 
-NO_ROOM = NoRoom("somebody else holds node a")
+NO_ROOM = "somebody else holds node a"
 ENDED = Failure(FailureKind.CANCELLED, "cancelled")
 
 
@@ -153,12 +152,12 @@ def test_a_node_without_room_after_all_leaves_the_task_queued_and_blames_nobody(
     head: Head, store: Store, executor: InMemoryExecutor
 ) -> None:
     name = f"{submit(store, stages=['export'])}-01"
-    executor.refusal = NO_ROOM
+    executor.no_room = NO_ROOM
     for _ in range(4):
         head.step()
     assert task(store, name).state is TaskState.QUEUED
     assert set(outcomes(store, name)) == {("failed", FailureKind.HANDED_BACK)}
-    executor.refusal = None
+    executor.no_room = None
     for _ in range(2):
         head.step()
         executor.end(only(executor), LOST)

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.state import FailureKind
 from jobs.task import Attempt, Command, TaskResult
-from orchestrator.ray_executor import LOCAL, RayExecutor
+from orchestrator.ray_executor import RayExecutor
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
 
 WELL = python(FINITE_INVOCATION)
@@ -52,7 +52,7 @@ def kind(result: TaskResult) -> FailureKind | None:
 def running(executor: RayExecutor, marker: str, timeout_s: float = 600.0) -> Attempt:
     """An attempt whose process is up."""
     given = attempt(endless(marker), timeout_s=timeout_s)
-    executor.start(LOCAL, given)
+    executor.start([given])
     until(lambda: living(marker), "the attempt's process is up")
     return given
 
@@ -72,7 +72,7 @@ def _title(process: psutil.Process) -> str:
 def test_attempts_run_side_by_side_and_each_result_comes_once(executor: RayExecutor) -> None:
     given = [attempt(WELL) for _ in range(3)]
     for one in given:
-        executor.start(LOCAL, one)
+        executor.start([one])
     assert executor.running() == {one.id for one in given}
     found = results(executor, len(given))
     assert sorted(result.attempt for result in found) == sorted(one.id for one in given)
@@ -100,7 +100,7 @@ def test_an_attempt_ends_when_its_time_is_over(executor: RayExecutor) -> None:
 
 def test_cancelling_what_nobody_knows_does_nothing(executor: RayExecutor) -> None:
     executor.cancel("0123abcd-77-1")
-    executor.start(LOCAL, attempt(WELL))
+    executor.start([attempt(WELL)])
     assert kind(results(executor)[0]) is None
 
 
@@ -118,21 +118,21 @@ def test_what_ran_on_a_ray_that_lost_a_process_comes_back_and_the_next_attempt_r
     until(lambda: living(marker) == [], "nothing of the lost attempt is left")
 
     following = attempt(WELL)
-    executor.start(LOCAL, following)
+    executor.start([following])
     (result,) = results(executor)
     assert (result.attempt, kind(result)) == (following.id, None)
     assert capfd.readouterr().out == "", "stdout is for the answer of a command"
 
 
 def test_an_attempt_that_is_handed_to_a_dead_agent_comes_back_as_lost(executor: RayExecutor) -> None:
-    executor.start(LOCAL, attempt(WELL))
+    executor.start([attempt(WELL)])
     results(executor)
     kill(AGENT)
     given = attempt(WELL)
-    executor.start(LOCAL, given)
+    executor.start([given])
     (result,) = results(executor)
     assert (result.attempt, kind(result)) == (given.id, FailureKind.NODE_LOST)
-    executor.start(LOCAL, attempt(WELL))
+    executor.start([attempt(WELL)])
     assert kind(results(executor)[0]) is None
 
 

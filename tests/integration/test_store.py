@@ -78,7 +78,7 @@ def test_a_task_goes_from_submission_to_success_and_every_step_leaves_an_event(s
     assert open_task(store, task).waits_for == "needs 8 x mi300x; the cluster has none"
     attempt = start(store, task)
     (running,) = store.snapshot().running
-    assert (running.id, running.task, running.epoch, running.node) == (attempt.id, task, 1, "a")
+    assert (running.id, running.task, running.epoch, running.places[0].node) == (attempt.id, task, 1, "a")
     assert running.devices == attempt.devices
     assert (open_task(store, task).waits_for, open_task(store, task).is_stuck) == (None, False)
     assert store.finish(result_of(attempt)) is TaskState.SUCCEEDED
@@ -103,9 +103,7 @@ MOVES: dict[str, tuple[Move, dict[TaskState, TaskState]]] = {
         {TaskState.QUEUED: TaskState.CACHED},
     ),
     "start": (
-        lambda store, task: store.start(
-            open_task(store, task), attempt_of(open_task(store, task)), "a", TOOLCHAIN, DIGEST
-        ),
+        lambda store, task: store.start(open_task(store, task), attempt_of(open_task(store, task)), TOOLCHAIN, DIGEST),
         {TaskState.QUEUED: TaskState.RUNNING},
     ),
     "finish": (
@@ -189,7 +187,7 @@ def test_a_conflict_says_whether_the_way_is_closed_or_the_race_lost(store: Store
     task = f"{submit(store)}-01"
     store.queue(task)
     seen = open_task(store, task)
-    store.start(seen, attempt_of(seen), "a", TOOLCHAIN, DIGEST)
+    store.start(seen, attempt_of(seen), TOOLCHAIN, DIGEST)
     with pytest.raises(LostRace):
         store.queue(task)  # running may become queued, but not by this
     with pytest.raises(InvalidTransition, match=f"task {task} is running and cannot become blocked"):

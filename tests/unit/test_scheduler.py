@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from db.store import Need, OpenTask, RunningAttempt, Snapshot
 from jobs.state import TaskState
-from jobs.task import GIB, Device, Node, Resources
+from jobs.task import GIB, Device, Node, Place, Resources
 from orchestrator.scheduler import Block, Queue, Start, Wait, decide
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,7 +47,8 @@ def task(
 
 
 def running(of: OpenTask, on: str, *devices: Device) -> RunningAttempt:
-    return RunningAttempt(f"{of.id}-1", of.id, 1, TaskState.RUNNING, on, devices, of.resources, BEGIN, "")
+    places = (Place(on, devices),)
+    return RunningAttempt(f"{of.id}-1", of.id, 1, TaskState.RUNNING, places, of.resources, BEGIN, 60.0, "")
 
 
 def gpus(count: int) -> Resources:
@@ -87,7 +88,7 @@ def test_devices_that_an_attempt_holds_are_not_given_away() -> None:
     holds = task("01", gpus(1), state=TaskState.RUNNING)
     fresh = task("02", gpus(1))
     snapshot = Snapshot((holds, fresh), (running(holds, "a", Device("mi300x", 0)),))
-    assert decide(snapshot, [node(mi300x=2)]) == [Start(fresh, "a", (Device("mi300x", 1),))]
+    assert decide(snapshot, [node(mi300x=2)]) == [Start(fresh, (Place("a", (Device("mi300x", 1),)),))]
 
 
 def test_a_quiet_task_runs_alone() -> None:
@@ -105,7 +106,7 @@ def test_small_tasks_of_later_jobs_do_not_starve_a_large_one() -> None:
     snapshot = Snapshot((holds, large, small), (running(holds, "a", Device("mi300x", 0)),))
     assert [type(action) for action in decide(snapshot, [node(mi300x=8)])] == [Wait, Wait]
     elsewhere = decide(snapshot, [node(mi300x=8), node("b", mi300x=1)])
-    assert Start(small, "b", (Device("mi300x", 0),)) in elsewhere
+    assert Start(small, (Place("b", (Device("mi300x", 0),)),)) in elsewhere
 
 
 NEEDS = st.builds(
@@ -129,8 +130,8 @@ def test_nothing_is_given_away_twice_and_everything_is_accounted_for(
     actions = decide(Snapshot(tasks, ()), nodes)
     assert sorted(action.task.id for action in actions) == sorted(each.id for each in tasks)
     for each in nodes:
-        starts = [action for action in actions if isinstance(action, Start) and action.node == each.id]
-        taken = [device for start in starts for device in start.devices]
+        starts = [action for action in actions if isinstance(action, Start) and action.places[0].node == each.id]
+        taken = [device for start in starts for device in start.places[0].devices]
         assert len(taken) == len(set(taken)) == sum(start.task.resources.devices for start in starts)
         assert set(taken) <= set(each.devices)
         assert sum(start.task.resources.cpus for start in starts) <= each.cpus
