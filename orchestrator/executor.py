@@ -1,6 +1,6 @@
 """What the head needs of whatever runs attempts."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,9 @@ class Executor(Protocol):
         `collect`: with its result, or as lost when its lease is over. What runs and is not known is ended. `term` is
         higher than that of every earlier leader, whom agents obey no more. Raises ClusterUnreachable.
         """
+
+    def wakes(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, from any thread and at once, whenever `collect` may have something."""
 
     def nodes(self) -> Sequence[Node]:
         """The nodes that attempts can be started on now; raises ClusterUnreachable."""

@@ -8,7 +8,7 @@ that node, keeps the devices in Ray's books so that other users of the cluster k
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,9 @@ class RayExecutor:
         failure = Failure(FailureKind.LEASE_LOST, reason)
         self._losses += [TaskResult(one.id, one.epoch, failure) for one in known]
         self._lost_before = {one.id for one in known}
+
+    def wakes(self, wake: Callable[[], None]) -> None:
+        """Not yet: `collect` waits by itself."""
 
     def closed(self) -> Mapping[str, str]:
         """None: nothing is looked at yet."""

@@ -1,6 +1,6 @@
 """An executor that runs nothing: a test says what comes of the attempts that it was given."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from db.store import RunningAttempt
 from jobs.state import Failure, FailureKind
@@ -25,6 +25,7 @@ class InMemoryExecutor:
         self.term = 0
         self._taken_over: set[str] = set()
         self._came: list[TaskResult] = []
+        self._wake: Callable[[], None] = lambda: None
 
     def nodes(self) -> Sequence[Node]:
         return self.known_nodes
@@ -37,6 +38,9 @@ class InMemoryExecutor:
         for one in known:
             self.deliver(TaskResult(one.id, one.epoch, Failure(FailureKind.LEASE_LOST, "nobody runs it")))
             self._taken_over.add(one.id)
+
+    def wakes(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
 
     def closed(self) -> Mapping[str, str]:
         return {}
@@ -83,3 +87,4 @@ class InMemoryExecutor:
     def deliver(self, result: TaskResult) -> None:
         """Let a result come in."""
         self._came.append(result)
+        self._wake()
