@@ -39,6 +39,8 @@ def of_commands(ended: Ended, commands: Sequence[Command], log: str, timeout_s: 
             kind, message = FailureKind.TIMED_OUT, f"{_current(ended, commands)} was ended after {timeout_s:g} s"
         case End.CANCELLED:
             kind, message = FailureKind.CANCELLED, "cancelled"
+        case End.EXPIRED:
+            kind, message = FailureKind.LEASE_LOST, "nothing was heard of its agent for longer than the lease"
         case End.LOST:
             kind, message = FailureKind.LEASE_LOST, "the guard of its processes was killed"
         case End.UNABLE:

@@ -3,13 +3,15 @@
     agent == stdin, stdout ==> keeper == pipe ==> guard --> command --> whatever that starts
 
 Run by `python -I -S`, see workers.processes. One marshalled dict comes in on stdin: `commands` (each with `argv`, `env`
-and `title`), `cwd` and `timeout_s`. After each command one marshalled dict goes out on stdout, and a last one says how
-it all `ended`. stderr is the log: titles and all that the commands print.
+and `title`), `cwd`, `timeout_s`, and for a leased run `lease_s` and `lease_fd`. After each command one marshalled dict
+goes out on stdout, and a last one says how it all `ended`. stderr is the log: titles and all that the commands print.
 
 Whoever loses the process above it ends all that is below, so any one of the three may be killed:
 - stdin or the pipe at its end means the agent or the keeper is gone, or that the agent wants an end;
 - keeper and guard adopt orphans, so a daemon in a session of its own is still below one of them;
 - having no child left is therefore having nothing left.
+An agent that is there and does nothing, stopped or hung, is found out by the lease: it is over when the agent has not
+renewed it for so long.
 
 Starting it must be cheap: `typing`, `json`, `signal` and `shlex` would each add 4 to 7 ms to the 12 ms it takes.
 """
@@ -136,12 +138,28 @@ def become(command: "dict[str, Any]", cwd: str, guard: int) -> "NoReturn":
         os._exit(EXIT_NOT_STARTED)
 
 
-class Watch:
-    """Waits for whatever comes first: the command's end, the end of those above, or the deadline."""
+class Lease:
+    """How long the run may go on without a word from the agent."""
 
-    def __init__(self, above: "dict[int, str]", timeout_s: float) -> None:
+    def __init__(self, fd: int, lease_s: float) -> None:
+        self.fd = fd  #: of a file that holds when the agent last renewed it
+        self.lease_s = lease_s
+        os.set_inheritable(fd, False)
+
+    def left_s(self) -> float:
+        """Seconds until it is over, as far as is known by now."""
+        renewed_ns = int.from_bytes(os.pread(self.fd, 8, 0), "little")
+        # a clock that goes on while the machine is suspended
+        return self.lease_s - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - renewed_ns) / 1e9
+
+
+class Watch:
+    """Waits for whatever comes first: the command's end, the end of those above, the deadline or the lease's end."""
+
+    def __init__(self, above: "dict[int, str]", timeout_s: float, lease: "Lease | None") -> None:
         self.above = above  #: file descriptors, each with what its end of file means
         self.deadline = time.monotonic() + timeout_s
+        self.lease = lease
         self.wakeup, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
@@ -154,9 +172,12 @@ class Watch:
         """`done` when the process has ended, else why it must."""
         while reaped.reap() and pid not in reaped.exit_codes:
             left_s = self.deadline - time.monotonic()
+            leased_s = self.lease.left_s() if self.lease else LONGEST_POLL_S
+            if leased_s <= 0:
+                return "expired"
             if left_s <= 0:
                 return "timed_out"
-            for fd, _ in self.poll.poll(min(left_s, LONGEST_POLL_S) * 1000 + 1):
+            for fd, _ in self.poll.poll(min(left_s, leased_s, LONGEST_POLL_S) * 1000 + 1):
                 if fd in self.above:
                     return self.above[fd]
                 os.read(fd, 4096)
@@ -190,7 +211,8 @@ def run_command(command: "dict[str, Any]", cwd: str, watch: Watch) -> str:
 def run_commands(request: "dict[str, Any]", keeper: int) -> None:
     """Run the commands until one of them does not end well."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    watch = Watch({0: "cancelled", keeper: "lost"}, request["timeout_s"])
+    lease = Lease(request["lease_fd"], request["lease_s"]) if request["lease_s"] else None
+    watch = Watch({0: "cancelled", keeper: "lost"}, request["timeout_s"], lease)
     ended, errno = "done", 0
     try:
         for command in request["commands"]:

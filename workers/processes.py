@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class End(StrEnum):
     FAILED = "failed"  #: the last one that ran has an exit code
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
+    EXPIRED = "expired"  #: the lease was over
     UNABLE = "unable"  #: the guard could not go on: `errno` says why
     LOST = "lost"  #: the guard was killed
 
@@ -87,19 +89,54 @@ class Cancellation:
             act()
 
 
+class Lease:
+    """How long guards go on without a word from their agent, which may be stopped or hang.
+
+    One for all the guards of an agent, however many: renewing it wakes none of them.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        """Renewed just now."""
+        self.lease_s = lease_s
+        self.fd = os.memfd_create("lease")
+        weakref.finalize(self, os.close, self.fd)
+        self.renew()
+
+    def renew(self) -> None:
+        """Let everything go on for another `lease_s`; from any thread."""
+        os.pwrite(self.fd, time.clock_gettime_ns(time.CLOCK_BOOTTIME).to_bytes(8, "little"), 0)
+
+
 class Guarded:
     """Commands that run one after another under a guard; nothing of them outlives it, this process or this object."""
 
-    def __init__(self, commands: Sequence[Command], cwd: Path, log: Path, timeout_s: float, attempt_id: str) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        cwd: Path,
+        log: Path,
+        timeout_s: float,
+        attempt_id: str,
+        lease: Lease | None = None,
+    ) -> None:
         """Start the guard. Commands have real paths and whole environments; output is appended to `log`."""
         self._attempt_id = attempt_id
         with log.open("ab") as output:
             # without the attempt's variable: a sweep after the agent's death must not hit a guard at work
-            self._guard = subprocess.Popen(GUARD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env={})
+            self._guard = subprocess.Popen(
+                GUARD,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env={},
+                pass_fds=(lease.fd,) if lease else (),
+            )
         request = {
             "commands": [_request(command, attempt_id) for command in commands],
             "cwd": str(cwd),
             "timeout_s": float(timeout_s),
+            "lease_s": lease.lease_s if lease else None,
+            "lease_fd": lease.fd if lease else None,
         }
         with suppress(BrokenPipeError):  # a guard that is gone already is found out by wait()
             assert self._guard.stdin

@@ -20,16 +20,24 @@ from workers.artifacts import ArtifactStore
 from workers.environment import MissingTool, environment, resolve
 from workers.folders import TEMPORARY, checked, log_path, working_folder
 from workers.process_metrics import observed_measurements
-from workers.processes import Cancellation, End, Ended, Guarded
+from workers.processes import Cancellation, End, Ended, Guarded, Lease
 
 #: Failures after which what was made is kept: the numbers are wrong, and somebody will want to see them.
 SHOWN_FAILURES = frozenset({FailureKind.WRONG_NUMBERS})
 
 
 def run(
-    attempt: Attempt, data: Path, store: ArtifactStore, toolchain: Toolchain, cancellation: Cancellation
+    attempt: Attempt,
+    data: Path,
+    store: ArtifactStore,
+    toolchain: Toolchain,
+    cancellation: Cancellation,
+    lease: Lease | None = None,
 ) -> TaskResult:
-    """Carry an attempt out; whatever goes wrong with its tools or this machine is a failure in the result."""
+    """Carry an attempt out; whatever goes wrong with its tools or this machine is a failure in the result.
+
+    Its processes end when nobody renews the lease.
+    """
     started = time.monotonic()
     result = TaskResult(
         attempt.id,
@@ -43,7 +51,7 @@ def run(
         log.parent.mkdir(parents=True, exist_ok=True)
         with working_folder(data, attempt.id) as folder:
             place_inputs(attempt.inputs, store, folder)
-            ended = _run_commands(attempt, folder, log, cancellation)
+            ended = _run_commands(attempt, folder, log, cancellation, lease)
             result = replace(result, processes=tuple(ran.process for ran in ended.ran))
             outcome = _outcome(attempt, ended, folder, log)
             artifacts = _publish(STAGES[attempt.stage], folder, store) if _is_shown(outcome.failure) else ()
@@ -77,13 +85,13 @@ def kind_of(name: str, kinds: Mapping[str, str]) -> str | None:
     return kinds[max(endings, key=len)] if endings else None
 
 
-def _run_commands(attempt: Attempt, folder: Path, log: Path, cancellation: Cancellation) -> Ended:
+def _run_commands(attempt: Attempt, folder: Path, log: Path, cancellation: Cancellation, lease: Lease | None) -> Ended:
     if cancellation.is_wished:
         return Ended(End.CANCELLED, ())
     temporary = {"TMPDIR": str(folder / TEMPORARY)}  # what a killed tool leaves there goes with the folder
     resolved = [resolve(command, attempt.devices, attempt.cpus) for command in attempt.commands]
     commands = [Command(argv, {**env, **temporary}) for argv, env in resolved]
-    with Guarded(commands, folder, log, attempt.timeout_s, attempt.id) as guarded:
+    with Guarded(commands, folder, log, attempt.timeout_s, attempt.id, lease) as guarded:
         cancellation.calls(guarded.cancel)
         return guarded.wait()
 

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,14 +23,22 @@ MIB = 1 << 20
 ATTEMPT = "0123abcd-01-1"
 ROOT = Path(__file__).parents[2]
 
-#: Stands in for an agent that can be killed: reads what to run, runs it under a guard.
+LEASE_S = 1.5
+
+#: Stands in for an agent that can be killed or stopped: reads what to run, runs it under a guard, says how it ended.
 AGENT = """
-import json, sys
+import json, sys, threading, time
 from pathlib import Path
 from jobs.task import Command
-from workers.processes import Guarded
-argv, cwd, log, attempt = json.loads(sys.stdin.readline())
-Guarded([Command(tuple(argv))], Path(cwd), Path(log), 600, attempt).wait()
+from workers.processes import Guarded, Lease
+argv, cwd, log, attempt, lease_s = json.loads(sys.stdin.readline())
+lease = Lease(lease_s)
+def renew():
+    while True:
+        lease.renew()
+        time.sleep(0.02)
+threading.Thread(target=renew, daemon=True).start()
+print(Guarded([Command(tuple(argv))], Path(cwd), Path(log), 600, attempt, lease).wait().how)
 """
 
 LEAVES = """
@@ -240,18 +250,37 @@ def test_when_guard_and_keeper_are_killed_at_once_the_kernel_ends_the_command_it
     until(lambda: not living(marker), "the command is gone")
 
 
-def test_a_killed_agent_leaves_no_process(tree: Tree) -> None:
-    request = json.dumps([tree.command.argv, str(tree.folder), str(tree.folder / "log"), tree.attempt])
-    agent = subprocess.Popen([sys.executable, "-c", AGENT], stdin=subprocess.PIPE, cwd=ROOT, text=True)
-    with agent:
+@contextmanager
+def agent_that_runs(tree: Tree, lease_s: float) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """An agent that the test may kill or stop, and its guards; the tree is up."""
+    request = [tree.command.argv, str(tree.folder), str(tree.folder / "log"), tree.attempt, lease_s]
+    argv, pipe = [sys.executable, "-c", AGENT], subprocess.PIPE
+    with subprocess.Popen(argv, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as agent:
         assert agent.stdin
-        agent.stdin.write(request + "\n")
+        agent.stdin.write(json.dumps(request) + "\n")
         agent.stdin.flush()
-        until(lambda: is_up(tree.ready), "the tree is up")
-        guards = psutil.Process(agent.pid).children(recursive=True)
+        try:
+            until(lambda: is_up(tree.ready), "the tree is up")
+            yield agent, psutil.Process(agent.pid).children(recursive=True)
+        finally:
+            agent.kill()
+
+
+def test_a_killed_agent_leaves_no_process(tree: Tree) -> None:
+    with agent_that_runs(tree, EVEN_MORE_S) as (agent, guards):
         agent.kill()
-    until(tree.is_gone, "the tree is gone")
-    until(lambda: not any(guard.is_running() for guard in guards), "the guard is gone")
+        until(tree.is_gone, "the tree is gone")
+        until(lambda: not any(guard.is_running() for guard in guards), "the guard is gone")
+
+
+def test_an_agent_that_is_stopped_for_longer_than_its_lease_leaves_no_process(tree: Tree) -> None:
+    with agent_that_runs(tree, LEASE_S) as (agent, _):
+        time.sleep(1.5 * LEASE_S)
+        assert len(living(tree.marker)) == TREE_SIZE  # for it was renewed
+        agent.send_signal(signal.SIGSTOP)
+        until(tree.is_gone, "the tree is gone")
+        agent.send_signal(signal.SIGCONT)
+        assert agent.communicate(timeout=DEADLINE_S)[0] == "expired\n"
 
 
 def test_what_a_command_leaves_behind_is_gone_before_the_next_starts(tree: Tree) -> None:
