@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable
 
 from db import reports
+from jobs.errors import NothingToDo
 from jobs.state import JobState
 from orchestrator.context import Context
+from orchestrator.executor import Executor
 from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
 from orchestrator.ray_executor import RayExecutor
@@ -63,6 +65,43 @@ class Driver:
         head, self._head = self._head, None
         if head is not None:
             head.hand_back()
+
+
+def lead_forever(
+    context: Context,
+    make_executor: Callable[[], Executor],
+    interrupts: Interrupts,
+    say: Callable[[str], None],
+    *,
+    standby: bool,
+    leaves_running: bool = False,
+) -> None:
+    """Lead until a signal came: it returns when what runs was handed back, or left to the next head.
+
+    `make_executor` is called each time that this process becomes the leader; the executor is closed or left by the
+    end. `say` is told in one line what people want to know: who leads, what can't be reached, and that it is over.
+    Raises Conflict, naming who leads, where somebody does and `standby` does not allow to wait for them.
+    """
+    leadership = context.database.leadership()
+    try:
+        if not leadership.try_lead() and not standby:
+            raise NothingToDo("somebody else leads")
+        while not interrupts.came and not leadership.try_lead():
+            time.sleep(POLL_S)
+        if interrupts.came:
+            return
+        settings = context.settings
+        artifacts, toolchain = ArtifactStore(settings.data / "artifacts"), probe_toolchain(settings.cache)
+        head = Head(context.store, make_executor(), artifacts, toolchain)
+        say("leads")
+        while not interrupts.came:
+            head.step(POLL_S)
+        if leaves_running:
+            head.executor.leave()
+        else:
+            head.hand_back()
+    finally:
+        leadership.close()
 
 
 def follow(

@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM as a question that a loop asks between two steps, so that no step is torn apart."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -14,11 +14,13 @@ class Interrupts:
     """Which signal came, if any."""
 
     came: signal.Signals | None = None
+    wake: Callable[[], None] = lambda: None  #: called when one comes; from a signal handler
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.came is not None and number == signal.SIGINT:
             raise KeyboardInterrupt  # somebody insists
         self.came = signal.Signals(number)
+        self.wake()
 
 
 @contextmanager
