@@ -85,6 +85,7 @@ class Snapshot:
     tasks: tuple[OpenTask, ...]  #: all of every job that has a task which has not ended, in order of submission
     running: tuple[RunningAttempt, ...]
     closed: Mapping[str, str] = field(default_factory=dict)  #: nodes that get nothing new, with the reason
+    handing_back: frozenset[str] = frozenset()  #: those of them whose attempts are ended, and queued again
     quarantined: Mapping[tuple[str, str, int], str] = field(default_factory=dict)
     #: devices that must not be used, with the reason: by node, kind and index
     usage: Mapping[str, float] = field(default_factory=dict)  #: by user: device seconds of late, for fair shares
