@@ -1,146 +1,204 @@
-"""The life of an attempt: begun, and ended once with all that came of it."""
+"""The life of attempts: begun, and ended once with all that came of them."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, select
 
-from db import tables
-from db.moves import Found, change, move, note
+from db import moves, nodes, tables
+from db.filters import parts
+from db.ids import task_of
+from db.keeping import keep
+from db.moves import Found, Move
+from db.terms import newest
 from db.values import plain, plain_inputs
 from jobs.digest import identity
-from jobs.errors import LostRace
-from jobs.metrics import METRICS
-from jobs.stages import STAGES
-from jobs.state import ACTIVE, Failure, FailureKind, TaskState, is_retried
-from jobs.task import Attempt, Measurement, TaskResult
+from jobs.stages import stage_of
+from jobs.state import ACTIVE, FailureKind, TaskState, counts, is_retried
+from jobs.task import Attempt, TaskResult
 from jobs.toolchains import Toolchain
 
-#: What an attempt came to, by what became of its task.
-OUTCOMES = {
-    TaskState.SUCCEEDED: "succeeded",
-    TaskState.FAILED: "failed",
-    TaskState.QUEUED: "failed",
-    TaskState.CANCELLED: "cancelled",
-}
+
+@dataclass(frozen=True)
+class Begun:
+    """An attempt that is to begin."""
+
+    attempt: Attempt
+    toolchain: Toolchain
+    digest: str  #: of what it computes
+    term: int | None = None  #: of the leader that begins it
 
 
-def begin(connection: Connection, at: datetime, task: str, attempt: Attempt, toolchain: Toolchain, digest: str) -> None:
-    """Queued to running, with the attempt's row."""
-    change(
-        connection,
-        task,
-        TaskState.QUEUED,
-        TaskState.RUNNING,
-        at_epoch=attempt.epoch - 1,
-        epoch=attempt.epoch,
-        tries=tables.tasks.c.tries + 1,
-        attempt=attempt.id,
-    )
-    row = _begun(attempt, toolchain)
-    node = row["node"]
-    connection.execute(insert(tables.attempts).values(**row, task=task, digest=digest, started_at=at))
-    note(connection, at, task, TaskState.QUEUED, TaskState.RUNNING, f"on {node}", attempt.id)
+@dataclass(frozen=True)
+class TakeOver:
+    """A task that is to have another one's outputs."""
+
+    task: str
+    digest: str  #: of what both compute
+    from_task: str
 
 
-def _begun(attempt: Attempt, toolchain: Toolchain) -> dict[str, Any]:
+def begin(connection: Connection, at: datetime, begun: Sequence[Begun]) -> set[str]:
+    """Queued to running, with an attempt's row each; returns the attempts of those that were so.
+
+    Left out are those whose task somebody else moved, those that a leader of an earlier term begins, and those on
+    what was closed or quarantined since that was decided.
+    """
+    wanted = {task_of(one.attempt.id): one for one in begun}
+    held = moves.lock(connection, wanted)
+    term = newest(connection)
+    fit = nodes.fit(connection, {one.attempt.id: one.attempt.places for one in begun})
+    going = [
+        (found, one)
+        for task, one in wanted.items()
+        if (found := held.get(task)) is not None
+        and (found.state, found.epoch) == (TaskState.QUEUED, one.attempt.epoch - 1)
+        and one.term in (None, term)
+        and one.attempt.id in fit
+    ]
+    if going:
+        connection.execute(insert(tables.attempts), [_begun(one, at) for _, one in going])
+        moves.make(connection, at, [_to_running(found, one.attempt) for found, one in going])
+    return {one.attempt.id for _, one in going}
+
+
+def _to_running(found: Found, attempt: Attempt) -> Move:
+    values = {"epoch": attempt.epoch, "attempt": attempt.id}
+    return Move(found, TaskState.RUNNING, f"on {_node_of(attempt)}", attempt.id, values)
+
+
+def _node_of(attempt: Attempt) -> str:
+    return "+".join(place.node for place in attempt.places)
+
+
+def _begun(begun: Begun, at: datetime) -> dict[str, Any]:
+    attempt, toolchain = begun.attempt, begun.toolchain
     return {
         "id": attempt.id,
+        "task": task_of(attempt.id),
         "epoch": attempt.epoch,
-        "node": "+".join(place.node for place in attempt.places),
+        "node": _node_of(attempt),
         "places": plain(attempt.places),
+        "term": begun.term,
         "commands": plain(attempt.commands),
         "inputs": plain_inputs(attempt.inputs),
-        "identity": identity(STAGES[attempt.stage], attempt.settings, toolchain, attempt.inputs),
+        "digest": begun.digest,
+        "identity": identity(stage_of(attempt.stage, attempt.settings), attempt.settings, toolchain, attempt.inputs),
         "timeout_s": attempt.timeout_s,
         "toolchain": toolchain.name,
         "versions": dict(toolchain.versions),
         "host_cpu": toolchain.host_cpu,
+        "started_at": at,
         "environment": {},
         "warnings": [],
         "processes": [],
     }
 
 
-def succeeded_with(digest: str) -> Select[tuple[str, str]]:
-    """Attempts (id, task) of this digest that succeeded, newest first."""
+def succeeded_with(digests: Sequence[str]) -> Select[tuple[str, str, str]]:
+    """Attempts (id, task, digest) of these digests that succeeded, newest first."""
     columns = tables.attempts.c
-    matches = select(columns.id, columns.task).where(columns.digest == digest, columns.outcome == "succeeded")
-    return matches.order_by(columns.ended_at.desc())
+    matches = select(columns.id, columns.task, columns.digest)
+    return matches.where(columns.digest.in_(digests), columns.outcome == "succeeded").order_by(columns.ended_at.desc())
 
 
-def take_over(connection: Connection, at: datetime, task: str, digest: str, from_task: str) -> None:
-    """Queued to cached; raises LostRace when `from_task` did not succeed with this digest."""
-    attempt = connection.scalar(succeeded_with(digest).where(tables.attempts.c.task == from_task))
-    if attempt is None:
-        raise LostRace(f"task {from_task}", "taken over")
-    move(connection, at, task, TaskState.QUEUED, TaskState.CACHED, detail=f"as {from_task}", attempt=attempt)
+def take_over(connection: Connection, at: datetime, wanted: Sequence[TakeOver]) -> set[str]:
+    """Queued to cached; returns the tasks that were so and whose `from_task` did succeed with the digest."""
+    held = moves.lock(connection, [one.task for one in wanted])
+    made: dict[tuple[str, str], str] = {}
+    for part in parts(sorted({one.digest for one in wanted})):
+        for row in connection.execute(succeeded_with(part)):
+            made.setdefault((row.task, row.digest), row.id)
+    going = {
+        one.task: Move(held[one.task], TaskState.CACHED, f"as {one.from_task}", values={"attempt": attempt})
+        for one in wanted
+        if (attempt := made.get((one.from_task, one.digest)))
+        and one.task in held
+        and held[one.task].state is TaskState.QUEUED
+    }
+    moves.make(connection, at, list(going.values()))
+    return set(going)
 
 
-def end(connection: Connection, at: datetime, found: Found, result: TaskResult) -> TaskState:
-    """Store a result and move its task; raises LostRace when the task has gone on without this attempt."""
-    if found.state not in ACTIVE or (found.epoch, found.attempt) != (result.epoch, result.attempt):
-        raise LostRace(f"attempt {result.attempt}", "ended")
-    became = ends_as(found.state, result.failure, found.tries)
-    _close(connection, at, result, OUTCOMES[became])
-    _keep_files(connection, result)
-    if became is not TaskState.CANCELLED:
-        _keep_numbers(connection, result)
-    is_handed_back = result.failure is not None and result.failure.kind is FailureKind.HANDED_BACK
-    tries = found.tries - is_handed_back  # nothing went wrong: it does not count
-    change(connection, found.id, found.state, became, at_epoch=result.epoch, tries=tries)
-    detail = f"{result.failure.kind}: {result.failure.message}" if result.failure else ""
-    note(connection, at, found.id, found.state, became, detail, result.attempt)
+def end(connection: Connection, at: datetime, results: Iterable[TaskResult]) -> dict[str, TaskState]:
+    """Store results and move their tasks; returns the tasks' new states by attempt.
+
+    Left out is what was given up or is stored already: the task has gone on without it.
+    """
+    by_task: dict[str, TaskResult] = {}
+    for result in results:
+        by_task.setdefault(task_of(result.attempt), result)
+    held = moves.lock(connection, by_task)
+    ending = [
+        (found, by_task[task])
+        for task, found in held.items()
+        if found.state in ACTIVE and (found.epoch, found.attempt) == (by_task[task].epoch, by_task[task].attempt)
+    ]
+    counted = _counted(connection, [(found, result) for found, result in ending if result.failure])
+    earlier = _times(connection, [found for found, result in ending if result.attempt in counted])
+    became: dict[str, TaskState] = {}
+    for found, result in ending:
+        kind = result.failure.kind if result.failure else None
+        times = earlier[found.id, kind] + 1 if result.attempt in counted else 0
+        became[result.attempt] = ends_as(found.state, kind, times)
+    if ending:
+        keep(connection, at, ending, became, counted)
+        moves.make(connection, at, [_to_end(found, result, became[result.attempt]) for found, result in ending])
+        _drop_logs(connection, sorted(became))
+        nodes.quarantine(connection, at, [unfit for _, result in ending for unfit in result.unfit])
     return became
 
 
-def ends_as(state: TaskState, failure: Failure | None, tries: int) -> TaskState:
-    """What becomes of a task whose attempt ends so, its `tries`th since somebody asked for it."""
-    if state is TaskState.CANCELLING or (failure and failure.kind is FailureKind.CANCELLED):
-        return TaskState.CANCELLED
-    if failure is None:
-        return TaskState.SUCCEEDED
-    return TaskState.QUEUED if is_retried(failure, tries) else TaskState.FAILED
+def _to_end(found: Found, result: TaskResult, became: TaskState) -> Move:
+    detail = f"{result.failure.kind}: {result.failure.message}" if result.failure else ""
+    return Move(found, became, detail, result.attempt)
 
 
-def _close(connection: Connection, at: datetime, result: TaskResult, outcome: str) -> None:
-    failure = result.failure
-    values: dict[str, Any] = {
-        "ended_at": at,
-        "outcome": outcome,
-        "failure_kind": failure and failure.kind,
-        "failure_message": failure and failure.message,
-        "log_tail": failure and failure.log_tail,
-        "warnings": list(result.warnings),
-        "processes": plain(result.processes),
-        "environment": dict(result.environment),
-    }
-    if result.versions:  # what it ran under, rather than what was expected
-        values["versions"] = dict(result.versions)
-    connection.execute(update(tables.attempts).where(tables.attempts.c.id == result.attempt).values(**values))
-
-
-def _keep_files(connection: Connection, result: TaskResult) -> None:
-    if result.artifacts:
-        rows = [{"attempt": result.attempt, **row} for row in plain(result.artifacts)]
-        connection.execute(insert(tables.artifacts), rows)
-
-
-def _keep_numbers(connection: Connection, result: TaskResult) -> None:
-    if result.measurements:
-        rows = [_number(result.attempt, measurement) for measurement in result.measurements]
-        connection.execute(insert(tables.measurements), rows)
-
-
-def _number(attempt: str, measurement: Measurement) -> dict[str, Any]:
+def _counted(connection: Connection, failed: Sequence[tuple[Found, TaskResult]]) -> set[str]:
+    """The attempts whose failures use up one of their tasks' tries."""
+    if not failed:
+        return set()
+    columns, leader = tables.attempts.c, newest(connection)
+    terms: dict[str, int | None] = {}
+    for part in parts(sorted(result.attempt for _, result in failed)):
+        query = select(columns.id, columns.term).where(columns.id.in_(part))
+        terms |= {row.id: row.term for row in connection.execute(query)}
     return {
-        "attempt": attempt,
-        "metric": measurement.metric,
-        "unit": METRICS[measurement.metric].unit,
-        "median": median(measurement.samples),
-        "samples": list(measurement.samples),
-        "batch": measurement.context.get("batch"),
-        "prompt_tokens": measurement.context.get("prompt_tokens"),
-        "context": dict(measurement.context),
+        result.attempt
+        for _, result in failed
+        if result.failure and counts(result.failure.kind, is_leader_gone=terms[result.attempt] != leader)
     }
+
+
+def _times(connection: Connection, tasks: Sequence[Found]) -> Mapping[tuple[str, FailureKind | None], int]:
+    """How often attempts of tasks that count have ended so since somebody asked for them, by task and kind."""
+    columns, times = tables.attempts.c, Counter[tuple[str, FailureKind | None]]()
+    for part in parts([found.id for found in tasks if found.epoch > found.asked_epoch + 1]):
+        query = (
+            select(columns.task, columns.failure_kind, func.count().label("times"))
+            .join(tables.tasks, tables.tasks.c.id == columns.task)
+            .where(columns.task.in_(part), columns.is_counted, columns.epoch > tables.tasks.c.asked_epoch)
+            .group_by(columns.task, columns.failure_kind)
+        )
+        for row in connection.execute(query):
+            times[row.task, FailureKind(row.failure_kind)] = row.times
+    return times
+
+
+def ends_as(state: TaskState, kind: FailureKind | None, times: int) -> TaskState:
+    """What becomes of a task whose attempt ends so, for the `times`th time since it was asked for; 0: not counted."""
+    if state is TaskState.CANCELLING or kind is FailureKind.CANCELLED:
+        return TaskState.CANCELLED
+    if kind is None:
+        return TaskState.SUCCEEDED
+    return TaskState.QUEUED if is_retried(kind, times) else TaskState.FAILED
+
+
+def _drop_logs(connection: Connection, ended: Sequence[str]) -> None:
+    """Their logs are artifacts now."""
+    for part in parts(ended):
+        for table in (tables.log_chunks, tables.followed_logs):
+            connection.execute(delete(table).where(table.c.attempt.in_(part)))

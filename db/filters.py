@@ -1,10 +1,12 @@
-"""What people filter by: names, or shell-style patterns."""
+"""What rows are chosen by: names, shell-style patterns, many ids."""
 
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from sqlalchemy import Column, ColumnElement, Connection, select
 
 PATTERN_SIGNS = frozenset("*?[")
+AT_ONCE = 1000
 
 
 def matching(connection: Connection, column: Column[str], pattern: str | None) -> list[ColumnElement[bool]]:
@@ -18,3 +20,9 @@ def matching(connection: Connection, column: Column[str], pattern: str | None) -
         return [column == pattern]
     names = connection.scalars(select(column).distinct())
     return [column.in_([name for name in names if fnmatchcase(name, pattern)])]
+
+
+def parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids in portions that one query can name: databases bound how many values they take."""
+    for start in range(0, len(ids), AT_ONCE):
+        yield ids[start : start + AT_ONCE]

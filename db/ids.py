@@ -39,6 +39,12 @@ def task_of(attempt: str) -> str:
     return attempt.rpartition("-")[0]
 
 
+def epoch_of(attempt: str) -> int:
+    """The epoch of an attempt; 0 for what is no attempt's id."""
+    number = attempt.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
 def find_job(connection: Connection, prefix: str) -> str:
     """The id of the one job whose id starts so; raises NotFound."""
     return _find(connection, "job", tables.jobs.c.id, prefix)

@@ -13,13 +13,25 @@ from jobs.errors import DatabaseUnreachable
 
 LEADER_KEY = 0x68616C6F  #: of the advisory lock
 
+HELD = """
+SELECT count(*) FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = 0 AND objid = :key
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
 
 class Leadership(ABC):
     """The right to drive jobs, which one process at a time has; it ends with the context or with the process."""
 
+    times_won = 0  #: more than once where the right was lost in between: somebody else may have had it
+
     @abstractmethod
     def try_lead(self) -> bool:
         """Become the leader, or make sure of still being it."""
+
+    @abstractmethod
+    def is_anybodys(self) -> bool:
+        """Whether somebody leads now. Not to be asked by the leader."""
 
     @abstractmethod
     def close(self) -> None:
@@ -53,7 +65,24 @@ class FileLeadership(Leadership):
             os.close(descriptor)
             return False
         self._descriptor = descriptor
+        self.times_won += 1
         return True
+
+    def is_anybodys(self) -> bool:
+        """Whether somebody leads now; for that moment nobody can begin to."""
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise DatabaseUnreachable(f"{self._file}", f"{error.strerror}: it has to be readable") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     def close(self) -> None:
         """Let somebody else lead. The file stays: removing it would let two lead."""
@@ -76,9 +105,15 @@ class ServerLeadership(Leadership):
                 return True
             self._session = self._engine.connect()
             if self._session.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_KEY}):
+                self.times_won += 1
                 return True
             self.close()
             return False
+
+    def is_anybodys(self) -> bool:
+        """Whether somebody leads now."""
+        with told(self._engine.url), self._engine.connect() as connection:
+            return bool(connection.scalar(text(HELD), {"key": LEADER_KEY}))
 
     def _leads_still(self, session: Connection) -> bool:
         try:

@@ -17,9 +17,10 @@ from db.ids import find_job
 from db.values import failure_of
 from jobs.stages import STAGES
 from jobs.state import DONE, Failure, TaskState
-from jobs.variants import Attention, Precision
+from jobs.variants import Attention, Engine, Precision
 
 VERDICTS = DONE | {TaskState.FAILED}
+ORDER = ("model", "precision", "attention", "tp", "engine", "nodes", "variant", "target")  #: of rows of several jobs
 MOST_PARAMETERS = 10_000  #: of one statement; SQLite takes 32,766, Postgres 65,535
 
 
@@ -61,7 +62,9 @@ class MatrixRow:
     precision: Precision
     attention: Attention
     tp: int
-    stages: Mapping[str, CellRow]  #: those that were asked for, in the order of STAGES
+    engine: Engine
+    nodes: int
+    stages: Mapping[str, CellRow]  #: those that were asked for and that its engine does, in the order of STAGES
 
 
 def matrix(
@@ -85,8 +88,7 @@ def matrix(
         chosen = _newest(wanted) if job is None else [*wanted, tables.cells.c.job == find_job(connection, job)]
         cells = connection.execute(_cells(chosen)).all()
         medians = _medians(connection, sorted({cell.attempt for cell in cells if cell.attempt}))
-    order = attrgetter("position") if job else attrgetter("model", "precision", "attention", "tp", "variant", "target")
-    cells = sorted(cells, key=order)
+    cells = sorted(cells, key=attrgetter("position") if job else attrgetter(*ORDER))
     return [_row(list(row), medians) for _, row in groupby(cells, key=attrgetter("variant", "target"))]
 
 
@@ -156,6 +158,8 @@ def _row(cells: list[Any], medians: Mapping[str, list[Median]]) -> MatrixRow:
         precision=Precision(first.precision),
         attention=Attention(first.attention),
         tp=first.tp,
+        engine=Engine(first.engine),
+        nodes=first.nodes,
         stages={stage: _cell(by_stage[stage], medians) for stage in STAGES if stage in by_stage},
     )
 

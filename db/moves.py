@@ -1,14 +1,17 @@
 """How tasks move from state to state: compare-and-set under the one table of transitions, an event for each."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
 
 from db import tables
+from db.filters import parts
 from db.ids import job_of
-from jobs.errors import InvalidTransition, LostRace, NotFound
+from jobs.errors import InvalidTransition, LostRace
 from jobs.state import TRANSITIONS, TaskState
 
 #: What a task leaves behind when it moves: why it did not move before.
@@ -22,71 +25,84 @@ class Found:
     id: str
     state: TaskState
     epoch: int
-    tries: int
+    asked_epoch: int  #: its epoch when it was submitted or last retried
     attempt: str | None
+    likeness: str | None
 
 
-def lock(connection: Connection, task: str) -> Found:
-    """Read a task and keep others from moving it."""
-    held = lock_all(connection, tables.tasks.c.id == task)
-    if not held:
-        raise NotFound("task", task)
-    return held[0]
+@dataclass(frozen=True)
+class Move:
+    """Where a task goes from the state that it was found in."""
+
+    found: Found
+    to: TaskState
+    detail: str = ""
+    attempt: str | None = None  #: that the event is about
+    values: Mapping[str, Any] = field(default_factory=dict)  #: other columns of the task
 
 
-def lock_all(connection: Connection, condition: Any) -> list[Found]:
+def lock(connection: Connection, tasks: Iterable[str]) -> dict[str, Found]:
+    """Read tasks by their ids and keep others from moving them; unknown ids are left out."""
+    held: dict[str, Found] = {}
+    for part in parts(sorted(set(tasks))):
+        held |= {found.id: found for found in lock_all(connection, tables.tasks.c.id.in_(part))}
+    return held
+
+
+def lock_all(connection: Connection, condition: ColumnElement[bool]) -> list[Found]:
     """Read tasks and keep others from moving them; in the order of their ids, so that two callers can't deadlock."""
     columns = tables.tasks.c
-    query = select(columns.id, columns.state, columns.epoch, columns.tries, columns.attempt).where(condition)
+    query = select(
+        columns.id, columns.state, columns.epoch, columns.asked_epoch, columns.attempt, columns.likeness
+    ).where(condition)
     rows = connection.execute(query.order_by(columns.id).with_for_update())
-    return [Found(row.id, TaskState(row.state), row.epoch, row.tries, row.attempt) for row in rows]
+    return [Found(row.id, TaskState(row.state), *row[2:]) for row in rows]
 
 
-def move(
-    connection: Connection,
-    at: datetime,
-    task: str,
-    expected: TaskState,
-    to: TaskState,
-    *,
-    detail: str = "",
-    **values: Any,
-) -> None:
-    """Move a task that is as expected, with an event; raises LostRace or InvalidTransition and changes nothing."""
-    change(connection, task, expected, to, **values)
-    note(connection, at, task, expected, to, detail)
+def make(connection: Connection, at: datetime, moves: Sequence[Move]) -> None:
+    """Move tasks that are locked, with an event each; raises LostRace or InvalidTransition, and nothing is changed."""
+    alike: dict[tuple[str, ...], list[Move]] = defaultdict(list)
+    for move in moves:
+        if move.to not in TRANSITIONS[move.found.state]:
+            raise InvalidTransition(move.found.id, move.found.state, move.to)
+        alike[tuple(sorted(move.values))].append(move)
+    for names, group in alike.items():
+        _change(connection, names, group)
+    note(connection, at, moves)
 
 
-def change(
-    connection: Connection, task: str, expected: TaskState, to: TaskState, *, at_epoch: int | None = None, **values: Any
-) -> None:
-    """The guarded update alone: for what has to write something else before its event."""
-    if to not in TRANSITIONS[expected]:
-        raise InvalidTransition(task, expected, to)
+def _change(connection: Connection, names: Sequence[str], moves: Sequence[Move]) -> None:
+    """The guarded update: it can't miss what is locked, and says so if it ever does."""
     columns = tables.tasks.c
-    guard = [columns.id == task, columns.state == expected]
-    if at_epoch is not None:
-        guard.append(columns.epoch == at_epoch)
-    if connection.execute(update(tables.tasks).where(*guard).values(state=to, **FRESH | values)).rowcount != 1:
-        raise _why_lost(connection, task, to)
+    guard = (columns.id == bindparam("_id"), columns.state == bindparam("_was"), columns.epoch == bindparam("_epoch"))
+    values = {"state": bindparam("_to"), **FRESH, **{name: bindparam(f"_{name}_now") for name in names}}
+    rows = [
+        {
+            "_id": move.found.id,
+            "_was": move.found.state,
+            "_epoch": move.found.epoch,
+            "_to": move.to,
+            **{f"_{name}_now": move.values[name] for name in names},
+        }
+        for move in moves
+    ]
+    if connection.execute(update(tables.tasks).where(*guard).values(values), rows).rowcount != len(moves):
+        raise LostRace(", ".join(f"task {move.found.id}" for move in moves), moves[0].to)
 
 
-def _why_lost(connection: Connection, task: str, to: TaskState) -> NotFound | InvalidTransition | LostRace:
-    state = connection.scalar(select(tables.tasks.c.state).where(tables.tasks.c.id == task))
-    if state is None:
-        return NotFound("task", task)
-    return LostRace(f"task {task}", to) if to in TRANSITIONS[TaskState(state)] else InvalidTransition(task, state, to)
-
-
-def note(
-    connection: Connection,
-    at: datetime,
-    task: str,
-    was: TaskState | None,
-    became: TaskState,
-    detail: str = "",
-    attempt: str | None = None,
-) -> None:
-    """Leave an event."""
-    row = {"at": at, "job": job_of(task), "task": task, "attempt": attempt, "was": was, "became": became}
-    connection.execute(insert(tables.events).values(**row, detail=detail))
+def note(connection: Connection, at: datetime, moves: Sequence[Move]) -> None:
+    """Leave an event for each."""
+    rows = [
+        {
+            "at": at,
+            "job": job_of(move.found.id),
+            "task": move.found.id,
+            "attempt": move.attempt,
+            "was": move.found.state,
+            "became": move.to,
+            "detail": move.detail,
+        }
+        for move in moves
+    ]
+    if rows:
+        connection.execute(insert(tables.events), rows)

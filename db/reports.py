@@ -12,6 +12,10 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from db import ids, tables
 from db.engine import Database
+from db.logs import log_chunks as log_chunks
+from db.terms import TermRow as TermRow
+from db.terms import is_led_by_heads as is_led_by_heads
+from db.terms import leader as leader
 from db.values import commands_of, devices_of, failure_of, inputs_of, processes_of
 from jobs.state import Failure, JobState, TaskState, job_state
 from jobs.task import Artifact, Command, Device, Process

@@ -1,13 +1,14 @@
 """What users ask of jobs that are stored: to cancel, and to try again."""
 
-from collections.abc import Collection, Mapping
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from db import tables
+from db.filters import parts
 from db.ids import find_job, find_task, job_of
-from db.moves import Found, lock_all, move
+from db.moves import Found, Move, lock_all, make
 from jobs.errors import NothingToDo
 from jobs.state import ACTIVE, ENDED, RETRYABLE, TaskState
 
@@ -17,14 +18,40 @@ Needs = Mapping[str, Collection[str]]
 def cancel(connection: Connection, at: datetime, name: str) -> list[str]:
     """Cancel what has not ended of a job or a task; returns the ids of what was cancelled."""
     tasks, task = _named(connection, name)
-    chosen = [found for found in tasks if task in (None, found.id)]
-    moving = [found for found in chosen if found.state not in ENDED | {TaskState.CANCELLING}]
-    if not moving:
+    moved = _cancel(connection, at, [found for found in tasks if task in (None, found.id)], "asked for")
+    if not moved:
         raise NothingToDo(f"{name} has ended, or is being cancelled already")
-    for found in moving:
-        to = TaskState.CANCELLING if found.state in ACTIVE else TaskState.CANCELLED
-        move(connection, at, found.id, found.state, to, detail="asked for")
+    return moved
+
+
+def _cancel(connection: Connection, at: datetime, tasks: Sequence[Found], detail: str) -> list[str]:
+    moving = [found for found in tasks if found.state not in ENDED | {TaskState.CANCELLING}]
+    make(connection, at, [Move(found, _cancelled(found.state), detail) for found in moving])
     return [found.id for found in moving]
+
+
+def _cancelled(state: TaskState) -> TaskState:
+    return TaskState.CANCELLING if state in ACTIVE else TaskState.CANCELLED
+
+
+def due(connection: Connection, at: datetime) -> list[str]:
+    """The jobs whose time is over."""
+    columns = tables.jobs.c
+    return list(connection.scalars(select(columns.id).where(columns.due_at <= at).order_by(columns.id)))
+
+
+def expire(connection: Connection, at: datetime) -> list[str]:
+    """Cancel what has not ended of the jobs whose time is over; returns those of them that had not ended."""
+    columns, expired = tables.jobs.c, due(connection, at)
+    cancelled = []
+    for part in parts(expired):
+        rows = connection.execute(select(columns.id, columns.job_timeout_s).where(columns.id.in_(part)))
+        for job, timeout_s in sorted(tuple(row) for row in rows):
+            detail = f"the job's time of {timeout_s:g} s is over"
+            if _cancel(connection, at, lock_all(connection, tables.tasks.c.job == job), detail):
+                cancelled.append(job)
+        connection.execute(update(tables.jobs).where(columns.id.in_(part)).values(due_at=None))
+    return cancelled
 
 
 def retry(connection: Connection, at: datetime, name: str) -> list[str]:
@@ -34,9 +61,22 @@ def retry(connection: Connection, at: datetime, name: str) -> list[str]:
     moving = [found for found in tasks if found.id in chosen and found.state in RETRYABLE]
     if not any(task in (None, found.id) for found in moving):
         raise NothingToDo(f"nothing of {name} failed, was blocked or was cancelled: there is nothing to try again")
-    for found in moving:
-        move(connection, at, found.id, found.state, TaskState.PENDING, detail="tried again", tries=0)
+    make(
+        connection,
+        at,
+        [Move(found, TaskState.PENDING, "tried again", values={"asked_epoch": found.epoch}) for found in moving],
+    )
+    _give_time(connection, at, job_of(moving[0].id))
     return [found.id for found in moving]
+
+
+def _give_time(connection: Connection, at: datetime, job: str) -> None:
+    """A job that was asked for again may take as long as the first time."""
+    columns = tables.jobs.c
+    timeout_s = connection.scalar(select(columns.job_timeout_s).where(columns.id == job))
+    if timeout_s is not None:
+        again = at + timedelta(seconds=timeout_s)
+        connection.execute(update(tables.jobs).where(columns.id == job).values(due_at=again))
 
 
 def tied_to(task: str, needs: Needs) -> set[str]:

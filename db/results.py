@@ -13,7 +13,7 @@ from db.filters import matching
 from db.ids import find_job
 from db.values import devices_of
 from jobs.task import Device
-from jobs.variants import Attention, Precision
+from jobs.variants import Attention, Engine, Precision
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class ResultRow:
     precision: Precision
     attention: Attention
     tp: int
+    engine: Engine
+    nodes: int
     metric: str
     unit: str
     median: float
@@ -84,6 +86,8 @@ def results(
             tables.cells.c.precision,
             tables.cells.c.attention,
             tables.cells.c.tp,
+            tables.cells.c.engine,
+            tables.cells.c.nodes,
             tables.jobs.c.model,
             tables.attempts.c.places,
             tables.attempts.c.node,
@@ -175,6 +179,8 @@ def _result_row(row: Any) -> ResultRow:
         precision=Precision(row.precision),
         attention=Attention(row.attention),
         tp=row.tp,
+        engine=Engine(row.engine),
+        nodes=row.nodes,
         metric=row.metric,
         unit=row.unit,
         median=row.median,

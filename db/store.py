@@ -1,24 +1,42 @@
 """Every write there is, and what the head reads: each change of state is guarded and leaves an event."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
-from db import attempts, moves, requests, snapshot, submission, tables
+from db import attempts, logs, moves, nodes, requests, snapshot, submission, tables, terms
+from db.attempts import Begun, TakeOver
 from db.engine import Database
-from db.ids import attempt_id, new_job_id, task_of
+from db.filters import parts
+from db.ids import epoch_of, new_job_id
+from db.nodes import Closed
 from db.snapshot import Need, OpenTask, RunningAttempt, Snapshot
+from db.terms import LeaderKind
 from jobs.plan import Plan
 from jobs.stages.base import Model
-from jobs.state import OPEN, Failure, TaskState
-from jobs.task import Artifact, Attempt, TaskResult
-from jobs.toolchains import Toolchain
+from jobs.state import OPEN, Failure, FailureKind, TaskState
+from jobs.task import Artifact, LogChunk, Node, TaskResult, Unfit
 
-__all__ = ["CachedTask", "Need", "OpenTask", "RunningAttempt", "Snapshot", "Store"]
+__all__ = [
+    "Begun",
+    "CachedTask",
+    "Closed",
+    "LeaderKind",
+    "Need",
+    "OpenTask",
+    "RunningAttempt",
+    "Snapshot",
+    "Store",
+    "TakeOver",
+]
+
+#: What a result raises that no database takes: it names no metric, holds no number, or holds a file twice.
+UNSTORABLE = (SQLAlchemyError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -36,11 +54,24 @@ def utc_now() -> datetime:
 
 
 class Store:
-    """What may be written. Each method is one transaction; a Conflict means that nothing was changed."""
+    """What may be written. Each method is one transaction.
+
+    Those that take many take each by itself: what somebody else moved first is left out of what they return.
+    """
 
     def __init__(self, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
         self.database = database
         self._clock = clock
+
+    def begin_term(self, kind: LeaderKind, host: str, pid: int) -> int:
+        """Lead from now on: what earlier leaders begin after this is refused."""
+        with self._writing() as (connection, now):
+            return terms.begin(connection, now, kind, host, pid)
+
+    def end_term(self, term: int) -> None:
+        """Lead no more."""
+        with self._writing() as (connection, now):
+            terms.end(connection, now, term)
 
     def submit(
         self,
@@ -52,8 +83,13 @@ class Store:
         submitted_by: str,
         timeout_s: float,
         reuse: bool,
+        priority: int = 0,
+        job_timeout_s: float | None = None,
     ) -> str:
-        """Store a job with all of its tasks and cells; returns its id. `spec` is the job file as JSON values."""
+        """Store a job with all of its tasks and cells; returns its id. `spec` is the job file as JSON values.
+
+        An attempt may take `timeout_s`, the whole job `job_timeout_s`.
+        """
         with self._writing() as (connection, now):
             job = new_job_id(connection)
             row = {
@@ -66,6 +102,9 @@ class Store:
                 "submitted_at": now,
                 "timeout_s": timeout_s,
                 "reuse": reuse,
+                "priority": priority,
+                "job_timeout_s": job_timeout_s,
+                "due_at": None if job_timeout_s is None else now + timedelta(seconds=job_timeout_s),
             }
             task_rows, cell_rows = submission.rows_of(job, plan)
             connection.execute(insert(tables.jobs).values(**row))
@@ -79,48 +118,75 @@ class Store:
         with self.database.reading() as connection:
             return snapshot.read(connection)
 
-    def queue(self, task: str) -> None:
-        """Pending to queued: all that it needs is done."""
-        with self._writing() as (connection, now):
-            moves.move(connection, now, task, TaskState.PENDING, TaskState.QUEUED)
+    def queue(self, tasks: Iterable[str]) -> set[str]:
+        """Pending to queued: all that they need is done. Returns those that were pending."""
+        return self._move_on(dict.fromkeys(tasks, ""), TaskState.QUEUED)
 
-    def block(self, task: str, reason: str) -> None:
-        """Pending to blocked: something that it needs will not be done."""
-        with self._writing() as (connection, now):
-            moves.move(connection, now, task, TaskState.PENDING, TaskState.BLOCKED, detail=reason, blocked_by=reason)
+    def block(self, reasons: Mapping[str, str]) -> set[str]:
+        """Pending to blocked, by task with what it needs and will not get. Returns those that were pending."""
+        return self._move_on(reasons, TaskState.BLOCKED)
 
-    def set_waits(self, task: str, reason: str | None, is_stuck: bool) -> None:
-        """Say what an open task waits for; leaves no event, and does nothing once the task is not open."""
+    def _move_on(self, details: Mapping[str, str], to: TaskState) -> set[str]:
+        with self._writing() as (connection, now):
+            pending = [one for one in moves.lock(connection, details).values() if one.state is TaskState.PENDING]
+            reason = {} if to is TaskState.QUEUED else {one.id: {"blocked_by": details[one.id]} for one in pending}
+            made = [moves.Move(one, to, details[one.id], values=reason.get(one.id, {})) for one in pending]
+            moves.make(connection, now, made)
+            return {one.id for one in pending}
+
+    def set_waits(self, waits: Mapping[str, tuple[str | None, bool]]) -> None:
+        """Say what open tasks wait for, and whether nothing that runs could change that.
+
+        Leaves no event, and does nothing to a task that is not open any more.
+        """
         columns = tables.tasks.c
+        rows = [{"_id": task, "_for": reason, "_stuck": stuck} for task, (reason, stuck) in sorted(waits.items())]
+        still = (columns.id == bindparam("_id"), columns.state.in_(sorted(OPEN)))
+        values: dict[str, Any] = {"waits_for": bindparam("_for"), "is_stuck": bindparam("_stuck")}
         with self._writing() as (connection, _):
-            connection.execute(
-                update(tables.tasks)
-                .where(columns.id == task, columns.state.in_(sorted(OPEN)))
-                .values(waits_for=reason, is_stuck=is_stuck)
-            )
+            if rows:
+                connection.execute(update(tables.tasks).where(*still).values(values), rows)
 
-    def take_over(self, task: str, digest: str, from_task: str) -> None:
-        """Queued to cached: the outputs and measurements of `from_task` are this task's too."""
+    def take_over(self, wanted: Sequence[TakeOver]) -> set[str]:
+        """Queued to cached: the outputs and measurements of `from_task` are the task's too. Returns the tasks."""
         with self._writing() as (connection, now):
-            attempts.take_over(connection, now, task, digest, from_task)
+            return attempts.take_over(connection, now, wanted)
 
-    def start(self, task: OpenTask, attempt: Attempt, toolchain: Toolchain, digest: str) -> None:
-        """Queued to running, with a new attempt whose epoch is the task's plus one."""
-        with self._writing() as (connection, now):
-            attempts.begin(connection, now, task.id, attempt, toolchain, digest)
+    def start(self, begun: Sequence[Begun]) -> set[str]:
+        """Queued to running, each with a new attempt whose epoch is the task's plus one; returns the attempts.
 
-    def finish(self, result: TaskResult) -> TaskState:
-        """Store what came of an attempt; returns the task's new state.
-
-        Succeeded, failed, queued again where the kind of failure is tried again, or cancelled when that was asked for.
-        Raises LostRace for an attempt that was given up or is stored already.
+        Left out, beside what somebody else moved, is what an earlier term's leader begins, and what would run on
+        something that was closed or quarantined meanwhile.
         """
         with self._writing() as (connection, now):
-            return attempts.end(connection, now, moves.lock(connection, task_of(result.attempt)), result)
+            return attempts.begin(connection, now, begun)
 
-    def give_back(self, task: str, epoch: int, failure: Failure) -> TaskState:
-        """End an attempt without a result. The task's new state is as for `finish`."""
-        return self.finish(TaskResult(attempt_id(task, epoch), epoch, failure))
+    def finish(self, results: Sequence[TaskResult]) -> dict[str, TaskState]:
+        """Store what came of attempts; returns the tasks' new states by attempt.
+
+        Succeeded, failed, queued again where the kind of failure is tried again, or cancelled when that was asked for.
+        Attempts that were given up or are stored already are left out. A result that no database takes is stored as
+        a bug of ours, and keeps no other from being stored.
+        """
+        try:
+            with self._writing() as (connection, now):
+                return attempts.end(connection, now, results)
+        except UNSTORABLE as error:
+            if len(results) == 1:
+                return self.finish([_unstorable(results[0], error)])
+        return {attempt: state for result in results for attempt, state in self.finish([result]).items()}
+
+    def give_back(self, failures: Mapping[str, Failure]) -> dict[str, TaskState]:
+        """End attempts without a result, by their ids. What is returned is as for `finish`."""
+        return self.finish([TaskResult(attempt, epoch_of(attempt), why) for attempt, why in failures.items()])
+
+    def expire_jobs(self) -> list[str]:
+        """Cancel what is left of jobs whose time is over; returns them."""
+        with self.database.reading() as connection:
+            if not requests.due(connection, self._clock()):
+                return []
+        with self._writing() as (connection, now):
+            return requests.expire(connection, now)
 
     def request_cancel(self, name: str) -> list[str]:
         """Cancel what has not ended of a job or one task: what runs becomes cancelling, the rest cancelled at once.
@@ -138,17 +204,76 @@ class Store:
         with self._writing() as (connection, now):
             return requests.retry(connection, now, name)
 
+    def see_nodes(self, found: Sequence[Node]) -> None:
+        """Remember nodes and their devices as they describe themselves; all others are down."""
+        with self._writing() as (connection, now):
+            nodes.see(connection, now, found)
+
+    def close_node(self, name: str, how: Closed, why: str) -> None:
+        """Have nothing new started on a node; raises NotFound."""
+        with self.database.writing() as connection:
+            nodes.hold(connection, [name])
+            nodes.close(connection, self._clock(), name, how, why)
+
+    def open_node(self, name: str) -> None:
+        """Let a node be used again; raises NotFound."""
+        with self._writing() as (connection, _):
+            nodes.open_again(connection, name)
+
+    def quarantine(self, unfit: Sequence[Unfit]) -> None:
+        """Take nodes and devices out of use until they are released; those that nobody has seen are ignored."""
+        with self.database.writing() as connection:
+            nodes.hold(connection, [one.node for one in unfit])
+            nodes.quarantine(connection, self._clock(), unfit)
+
+    def release(self, node: str, kind: str, index: int | None = None) -> None:
+        """Use a device again; all of a kind without `index`, the node itself where `kind` is empty. Raises NotFound."""
+        with self._writing() as (connection, _):
+            nodes.release(connection, node, kind, index)
+
+    def follow_log(self, attempt: str, for_s: float) -> None:
+        """Have the log of an attempt that runs fetched for so long."""
+        with self._writing() as (connection, now):
+            logs.follow(connection, now, attempt, for_s)
+
+    def followed(self) -> list[str]:
+        """The attempts whose logs are to be fetched."""
+        with self.database.reading() as connection:
+            return logs.followed(connection, self._clock())
+
+    def add_log_chunks(self, chunks: Sequence[LogChunk]) -> None:
+        """Keep what was fetched of logs; nothing of attempts that have ended."""
+        with self._writing() as (connection, _):
+            logs.add(connection, chunks)
+
     def find_cached(self, digest: str) -> CachedTask | None:
         """The newest task that ran with this digest and succeeded."""
+        return self.find_all_cached([digest]).get(digest)
+
+    def find_all_cached(self, digests: Collection[str]) -> dict[str, CachedTask]:
+        """By digest, the newest task that ran with it and succeeded."""
+        newest: dict[str, tuple[str, str]] = {}
         with self.database.reading() as connection:
-            found = connection.execute(attempts.succeeded_with(digest).limit(1)).one_or_none()
-            return found and CachedTask(found.task, found.id, _artifacts(connection, found.id))
+            for part in parts(sorted(set(digests))):
+                for row in connection.execute(attempts.succeeded_with(part)):
+                    newest.setdefault(row.digest, (row.task, row.id))
+            made = _artifacts(connection, [attempt for _, attempt in newest.values()])
+        return {digest: CachedTask(task, attempt, made[attempt]) for digest, (task, attempt) in newest.items()}
 
     def outputs(self, task: str) -> tuple[Artifact, ...]:
         """What a done task made or took over, by name."""
+        return self.all_outputs([task]).get(task, ())
+
+    def all_outputs(self, tasks: Collection[str]) -> dict[str, tuple[Artifact, ...]]:
+        """By task, what it made or took over, by name."""
+        columns = tables.tasks.c
+        made_by: dict[str, str] = {}
         with self.database.reading() as connection:
-            attempt = connection.scalar(select(tables.tasks.c.attempt).where(tables.tasks.c.id == task))
-            return _artifacts(connection, attempt)
+            for part in parts(sorted(set(tasks))):
+                rows = connection.execute(select(columns.id, columns.attempt).where(columns.id.in_(part)))
+                made_by |= {row.id: row.attempt for row in rows if row.attempt}
+            made = _artifacts(connection, list(made_by.values()))
+        return {task: made[attempt] for task, attempt in made_by.items()}
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, datetime]]:
@@ -156,8 +281,17 @@ class Store:
             yield connection, self._clock()
 
 
-def _artifacts(connection: Connection, attempt: str | None) -> tuple[Artifact, ...]:
+def _artifacts(connection: Connection, attempts: Collection[str]) -> dict[str, tuple[Artifact, ...]]:
+    """By attempt, what it made, by name."""
     columns = tables.artifacts.c
-    query = select(columns.name, columns.kind, columns.sha256, columns.size_bytes)
-    rows = connection.execute(query.where(columns.attempt == attempt).order_by(columns.name))
-    return tuple(Artifact(**row._mapping) for row in rows)
+    found: dict[str, list[Artifact]] = {attempt: [] for attempt in attempts}
+    for part in parts(sorted(found)):
+        rows = select(tables.artifacts).where(columns.attempt.in_(part)).order_by(columns.attempt, columns.name)
+        for row in connection.execute(rows):
+            found[row.attempt].append(Artifact(row.name, row.kind, row.sha256, row.size_bytes))
+    return {attempt: tuple(files) for attempt, files in found.items()}
+
+
+def _unstorable(result: TaskResult, error: Exception) -> TaskResult:
+    reason = f"its result can't be stored: {error}".splitlines()[0]
+    return TaskResult(result.attempt, result.epoch, Failure(FailureKind.INTERNAL, reason))

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from db.ids import task_ids
+from jobs.digest import digest_of, what_matters
 from jobs.plan import Plan, PlannedTask
 from jobs.state import TaskState
 from jobs.variants import Variant
@@ -34,9 +35,11 @@ def _task_row(job: str, task: PlannedTask, ids: dict[str, str]) -> Row:
         "settings": dict(task.settings),
         "needs": [ids[need] for need in task.needs],
         "resources": asdict(task.resources),
+        "pin": asdict(task.pin) if task.pin else None,
         "state": TaskState.PENDING,
         "epoch": 0,
-        "tries": 0,
+        "asked_epoch": 0,
+        "likeness": digest_of([task.stage, what_matters(task.settings)]),
         "is_stuck": False,
     }
 
@@ -51,6 +54,8 @@ def _cell_row(job: str, task: PlannedTask, variant: Variant, task_id: str, posit
         "precision": variant.precision,
         "attention": variant.attention,
         "tp": variant.tp,
+        "engine": variant.engine,
+        "nodes": variant.nodes,
         "task": task_id,
         "is_first": variant == next(other for other in task.variants if other.name == variant.name),
     }

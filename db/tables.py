@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime
-from functools import partial
 
 from sqlalchemy import (
     JSON,
@@ -27,7 +26,7 @@ SCHEMA = "0003"
 VERSION_TABLE = "haloctl_schema"
 
 #: NaN is no JSON, and Postgres refuses it.
-to_json = partial(json.dumps, allow_nan=False)
+to_json = json.JSONEncoder(allow_nan=False).encode
 
 metadata = MetaData(
     naming_convention={
@@ -92,7 +91,8 @@ jobs = Table(
     Column("timeout_s", Float, nullable=False),  #: of one attempt
     Column("reuse", Boolean, nullable=False),
     Column("priority", Integer, nullable=False, server_default="0"),  #: higher goes first
-    Column("job_timeout_s", Float),  #: of the whole job, from its submission; none: as long as it takes
+    Column("job_timeout_s", Float),  #: of the whole job, each time that it is asked for; none: as long as it takes
+    Column("due_at", Moment, index=True),  #: when what is left of it is cancelled
 )
 
 tasks = Table(
@@ -109,7 +109,8 @@ tasks = Table(
     Column("pin", JSON(none_as_null=True)),  #: where alone it may run
     Column("state", String, nullable=False),
     Column("epoch", Integer, nullable=False),  #: of its latest attempt; 0 before the first
-    Column("tries", Integer, nullable=False),  #: attempts since it was submitted or last retried
+    Column("asked_epoch", Integer, nullable=False),  #: its epoch when it was submitted or last retried
+    Column("likeness", String),  #: equal for tasks that take equally long; none: from before schema 0003
     # The attempt whose outputs are this task's: its latest, or that of the task that it was taken over from. No foreign
     # key: it would be half of a circle.
     Column("attempt", _id()),
@@ -131,6 +132,8 @@ cells = Table(
     Column("precision", String, nullable=False),
     Column("attention", String, nullable=False),
     Column("tp", Integer, nullable=False),
+    Column("engine", String, nullable=False, server_default="iree"),
+    Column("nodes", Integer, nullable=False, server_default="1"),
     Column("task", ForeignKey("tasks.id"), nullable=False, index=True),
     Column("is_first", Boolean, nullable=False),  #: of the cells of one variant that its task stands in
     Index(None, "variant", "target", "stage"),
@@ -155,10 +158,11 @@ attempts = Table(
     Column("environment", JSON, nullable=False),
     Column("timeout_s", Float, nullable=False),
     Column("started_at", Moment, nullable=False, index=True),
-    Column("ended_at", Moment),
+    Column("ended_at", Moment, index=True),
     Column("outcome", String),  #: succeeded, failed or cancelled
     Column("failure_kind", String),
     Column("failure_message", Told),
+    Column("is_counted", Boolean),  #: its failure used up one of the task's tries
     Column("log_tail", Told),
     Column("warnings", JSON, nullable=False),
     Column("processes", JSON, nullable=False),
@@ -200,6 +204,14 @@ events = Table(
     Column("was", String),
     Column("became", String),
     Column("detail", Told, nullable=False),
+)
+
+#: How long tasks took lately.
+durations = Table(
+    "durations",
+    metadata,
+    Column("likeness", _id(), primary_key=True),
+    Column("recent_s", JSON, nullable=False),  #: of the attempts that succeeded, oldest first
 )
 
 #: Each time that somebody became the leader. An agent obeys the newest term that it has heard of.

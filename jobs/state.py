@@ -83,13 +83,33 @@ class FailureKind(StrEnum):
     INTERNAL = "internal"  #: a bug in haloctl
 
 
-#: Failures that blame the machine, not the model: tried again, at most so many times in all.
-RETRIED_KINDS: dict[FailureKind, int] = {
-    FailureKind.NODE_LOST: 3,
-    FailureKind.NODE_UNFIT: 3,
-    FailureKind.OUT_OF_DISK: 2,
-    FailureKind.LEASE_LOST: 5,
+@dataclass(frozen=True)
+class Policy:
+    """What a kind of failure means for the task."""
+
+    tries: int | None = 1  #: how many of its attempts may end so, until it fails; None: as many as it takes
+    is_elsewhere_first: bool = False  #: the next attempt goes to another node where there is one
+
+
+#: The kinds that blame the program end a task at once; those that blame a machine never do so the first time.
+POLICIES: dict[FailureKind, Policy] = {
+    FailureKind.TOOL_FAILED: Policy(),
+    FailureKind.WRONG_NUMBERS: Policy(),
+    FailureKind.OUT_OF_MEMORY: Policy(),
+    FailureKind.TIMED_OUT: Policy(),
+    FailureKind.BAD_INPUT: Policy(),
+    FailureKind.TOOLCHAIN: Policy(),
+    FailureKind.NODE_LOST: Policy(3, is_elsewhere_first=True),
+    FailureKind.NODE_UNFIT: Policy(10, is_elsewhere_first=True),  # each of them takes what is unfit out of use
+    FailureKind.OUT_OF_DISK: Policy(3, is_elsewhere_first=True),
+    FailureKind.CANCELLED: Policy(),
+    FailureKind.HANDED_BACK: Policy(None),
+    FailureKind.LEASE_LOST: Policy(5, is_elsewhere_first=True),
+    FailureKind.INTERNAL: Policy(),
 }
+
+#: Kinds that say only that an attempt is gone. When its leader is gone too, that is why: it does not count.
+GONE = frozenset({FailureKind.NODE_LOST, FailureKind.LEASE_LOST, FailureKind.HANDED_BACK})
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,12 @@ class Failure:
     log_tail: str = ""
 
 
-def is_retried(failure: Failure, attempts: int) -> bool:
-    """Whether a task is tried again by itself after this failure of its attempt number `attempts`."""
-    return failure.kind is FailureKind.HANDED_BACK or attempts < RETRIED_KINDS.get(failure.kind, 0)
+def is_retried(kind: FailureKind, times: int) -> bool:
+    """Whether a task is tried again by itself when so many of its attempts that count have ended with this kind."""
+    tries = POLICIES[kind].tries
+    return tries is None or times < tries
+
+
+def counts(kind: FailureKind, *, is_leader_gone: bool) -> bool:
+    """Whether a failure uses up one of a task's tries."""
+    return POLICIES[kind].tries is not None and not (kind in GONE and is_leader_gone)

@@ -37,6 +37,7 @@ class Device:
     index: int  #: the node's own number of it, from 0 for each kind
     serial: str = ""
     memory_bytes: int = 0  #: 0 where it is not known; a logical device shares its host's
+    memory_used_bytes: int | None = field(default=None, compare=False)  #: when the node last looked; None: not known
 
 
 @dataclass(frozen=True)
@@ -178,3 +179,12 @@ class TaskResult:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of the toolchain that it ran under
     unfit: tuple[Unfit, ...] = ()  #: what was found before or after it; its own outcome stands all the same
     wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """A part of the log of an attempt that runs."""
+
+    attempt: str
+    offset: int  #: in bytes, of its beginning
+    text: str

@@ -1,20 +1,13 @@
 """What the head needs of whatever runs attempts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from db.store import RunningAttempt
-from jobs.task import Attempt, Node, TaskResult
+from jobs.task import Attempt, LogChunk, Node, TaskResult
 
 
-@dataclass(frozen=True)
-class LogChunk:
-    """A part of the log of an attempt that runs."""
-
-    attempt: str
-    offset: int  #: in bytes, of its beginning
-    text: str
+__all__ = ["Executor", "LogChunk"]
 
 
 class Executor(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 
 from db.engine import Database
-from db.store import OpenTask, Store
+from db.store import Begun, OpenTask, Store, TakeOver
 from db.tables import metadata
 from jobs.plan import plan
 from jobs.spec import JobSpec
@@ -34,7 +34,15 @@ def spec_of(**changes: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "tiny", "model": "tiny-llama"} | changes)
 
 
-def submit(store: Store, *, model: Model = TINY, **changes: Any) -> str:
+def submit(
+    store: Store,
+    *,
+    model: Model = TINY,
+    priority: int = 0,
+    job_timeout_s: float | None = None,
+    submitted_by: str = "ada",
+    **changes: Any,
+) -> str:
     """Submit a job; by default one variant for cpu, five tasks: export, compile, invoke, numerics, benchmark."""
     spec = spec_of(**changes)
     return store.submit(
@@ -42,9 +50,11 @@ def submit(store: Store, *, model: Model = TINY, **changes: Any) -> str:
         name=spec.name,
         spec=spec.model_dump(mode="json"),
         model=model,
-        submitted_by="ada",
+        submitted_by=submitted_by,
         timeout_s=spec.timeout,
         reuse=True,
+        priority=priority,
+        job_timeout_s=job_timeout_s,
     )
 
 
@@ -66,13 +76,15 @@ def attempt_of(task: OpenTask) -> Attempt:
     )
 
 
-def start(store: Store, task: str, digest: str = DIGEST) -> Attempt:
+def begun(attempt: Attempt, term: int | None = None, digest: str = DIGEST) -> Begun:
+    return Begun(attempt, TOOLCHAIN, digest, term)
+
+
+def start(store: Store, task: str, digest: str = DIGEST, term: int | None = None) -> Attempt:
     """Queue a task if need be, and start it."""
-    if open_task(store, task).state is TaskState.PENDING:
-        store.queue(task)
-    found = open_task(store, task)
-    attempt = attempt_of(found)
-    store.start(found, attempt, TOOLCHAIN, digest)
+    store.queue([task])
+    attempt = attempt_of(open_task(store, task))
+    assert store.start([begun(attempt, term, digest)]) == {attempt.id}
     return attempt
 
 
@@ -96,25 +108,35 @@ def result_of(
     )
 
 
+def finish(store: Store, result: TaskResult) -> TaskState | None:
+    """What becomes of the task; None when the attempt was given up or is stored already."""
+    return store.finish([result]).get(result.attempt)
+
+
+def give_back(store: Store, attempt: str, failure: Failure = LOST) -> TaskState | None:
+    """As for `finish`."""
+    return store.give_back({attempt: failure}).get(attempt)
+
+
 def succeed(store: Store, task: str, digest: str = DIGEST, measurements: Sequence[Measurement] = NUMBERS) -> None:
-    store.finish(result_of(start(store, task, digest), measurements=measurements))
+    finish(store, result_of(start(store, task, digest), measurements=measurements))
 
 
 def fail(store: Store, task: str, failure: Failure = BROKEN) -> None:
-    store.finish(result_of(start(store, task), failure))
+    finish(store, result_of(start(store, task), failure))
 
 
 def bring(store: Store, task: str, state: TaskState) -> None:
     """Lead a pending task to a state, the way that it would go by itself."""
     ways: dict[TaskState, list[Any]] = {
         TaskState.PENDING: [],
-        TaskState.QUEUED: [lambda: store.queue(task)],
+        TaskState.QUEUED: [lambda: store.queue([task])],
         TaskState.RUNNING: [lambda: start(store, task)],
         TaskState.CANCELLING: [lambda: start(store, task), lambda: store.request_cancel(task)],
         TaskState.SUCCEEDED: [lambda: succeed(store, task)],
         TaskState.CACHED: [lambda: _take_over(store, task)],
         TaskState.FAILED: [lambda: fail(store, task)],
-        TaskState.BLOCKED: [lambda: store.block(task, "export failed")],
+        TaskState.BLOCKED: [lambda: store.block({task: "export failed"})],
         TaskState.CANCELLED: [lambda: store.request_cancel(task)],
     }
     for step in ways[state]:
@@ -124,8 +146,8 @@ def bring(store: Store, task: str, state: TaskState) -> None:
 def _take_over(store: Store, task: str) -> None:
     earlier = f"{submit(store)}-01"
     succeed(store, earlier, "e" * 64)
-    store.queue(task)
-    store.take_over(task, "e" * 64, earlier)
+    store.queue([task])
+    store.take_over([TakeOver(task, "e" * 64, earlier)])
 
 
 def everything(database: Database) -> dict[str, list[tuple[Any, ...]]]:

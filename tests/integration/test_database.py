@@ -18,13 +18,11 @@ from sqlalchemy.exc import IntegrityError
 
 from db import reports, schema
 from db.engine import Database, open_database, upgrade
-from db.ids import task_of
 from db.store import Store
 from db.tables import SCHEMA, artifacts
-from jobs.errors import Conflict
 from jobs.state import ACTIVE, TaskState
 from tests.databases import LEADERS, PostgresServer
-from tests.stored_jobs import DIGEST, LOST, TOOLCHAIN, attempt_of, everything, open_task, result_of, start, submit
+from tests.stored_jobs import LOST, attempt_of, begun, everything, finish, open_task, result_of, start, submit
 
 ROOT = Path(__file__).parents[2]
 SPAWN = get_context("spawn")
@@ -132,7 +130,7 @@ def test_the_change_token_differs_after_a_commit_of_anybody_and_only_then(store:
         seen = [watching.change_token() for _ in range(2)]
         job = submit(store)
         seen += [watching.change_token() for _ in range(2)]
-        store.queue(f"{job}-01")
+        store.queue([f"{job}-01"])
         seen += [watching.change_token() for _ in range(2)]
         submit(Store(watching))
         seen += [watching.change_token() for _ in range(2)]
@@ -149,8 +147,8 @@ def test_readers_in_other_processes_see_whole_steps_while_one_writes(
         readers = [pool.submit(_watch, database_url, job, file) for file in watched]
         deadline = time.monotonic() + 60
         while not all(file.exists() for file in watched) and time.monotonic() < deadline:
-            for attempt in [start(store, f"{job}-0{number}") for number in (1, 2, 3, 4)]:
-                store.give_back(task_of(attempt.id), attempt.epoch, LOST)
+            attempts = [start(store, f"{job}-0{number}") for number in (1, 2, 3, 4)]
+            store.give_back({attempt.id: LOST for attempt in attempts})
             if reports.job(store.database, job).counts.get(TaskState.FAILED):
                 store.retry(job)
         assert all(file.exists() for file in watched)
@@ -191,18 +189,16 @@ def _start_and_finish(url: str, task: str) -> str:
     with open_database(url, create=False) as database:
         store = Store(database)
         seen = open_task(store, task)
-        try:
-            store.start(seen, attempt_of(seen), TOOLCHAIN, DIGEST)
-        except Conflict:
+        if not store.start([begun(attempt_of(seen))]):
             return "lost"
-        return store.finish(result_of(attempt_of(seen)))
+        return str(finish(store, result_of(attempt_of(seen))))
 
 
 def test_of_many_processes_that_start_the_same_task_one_does(store: Store, database_url: str) -> None:
     with ProcessPoolExecutor(3, mp_context=SPAWN) as pool:
         for _ in range(5):
             task = f"{submit(store)}-01"
-            store.queue(task)
+            store.queue([task])
             ends = [
                 future.result() for future in [pool.submit(_start_and_finish, database_url, task) for _ in range(3)]
             ]

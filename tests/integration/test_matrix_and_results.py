@@ -11,7 +11,7 @@ from db import reports
 from db.engine import Database
 from db.matrix import CellRow, Median, matrix
 from db.results import artifacts, results
-from db.store import Store
+from db.store import Store, TakeOver
 from jobs.plan import Plan, plan
 from jobs.state import Failure
 from jobs.task import Artifact, Measurement
@@ -65,8 +65,8 @@ def test_a_jobs_matrix_has_a_row_a_variant_and_target_in_the_order_of_the_plan(
 def test_a_cell_says_why_it_is_not_green(database: Database, clocked: Store) -> None:
     job = submit(clocked)
     fail(clocked, f"{job}-01")
-    clocked.block(f"{job}-02", "export failed")
-    clocked.set_waits(f"{job}-03", "needs 8 x mi300x; the cluster has none", True)
+    clocked.block({f"{job}-02": "export failed"})
+    clocked.set_waits({f"{job}-03": ("needs 8 x mi300x; the cluster has none", True)})
     (row,) = matrix(database, job=job)
     failed, blocked, waiting = (row.stages[stage] for stage in ("export", "compile", "invoke"))
     assert failed.failure == Failure(BROKEN.kind, BROKEN.message)
@@ -129,8 +129,8 @@ def test_the_matrix_is_filtered_by_names_and_patterns(
 def test_a_cached_cell_shows_the_earlier_tasks_numbers(database: Database, store: Store) -> None:
     earlier, job = submit(store), submit(store)
     succeed(store, f"{earlier}-01", measurements=[ttft(1.0, 2.0, 4.0)])
-    store.queue(f"{job}-01")
-    store.take_over(f"{job}-01", DIGEST, f"{earlier}-01")
+    store.queue([f"{job}-01"])
+    store.take_over([TakeOver(f"{job}-01", DIGEST, f"{earlier}-01")])
     cell = matrix(database, job=job)[0].stages["export"]
     assert (cell.state, cell.cached_from) == ("cached", f"{earlier}-01")
     assert cell.metrics == (Median("ttft_ms", "ms", 2.0, 1, 64),)

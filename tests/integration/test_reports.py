@@ -18,6 +18,7 @@ from tests.stored_jobs import (
     NOON,
     attempt_of,
     fail,
+    give_back,
     open_task,
     result_of,
     start,
@@ -32,8 +33,8 @@ def test_jobs_are_listed_newest_first_with_what_their_tasks_add_up_to(database: 
     succeed(clocked, f"{submitted[1]}-01")
     fail(clocked, f"{submitted[1]}-02")
     for number in (3, 4, 5):
-        clocked.block(f"{submitted[1]}-0{number}", "compile failed")
-    clocked.set_waits(f"{submitted[2]}-01", "needs 8 x mi300x; the cluster has none", True)
+        clocked.block({f"{submitted[1]}-0{number}": "compile failed"})
+    clocked.set_waits({f"{submitted[2]}-01": ("needs 8 x mi300x; the cluster has none", True)})
     rows = reports.jobs(database)
     assert [row.id for row in rows] == submitted[::-1]
     assert [row.id for row in reports.jobs(database, 2)] == submitted[:0:-1]
@@ -65,7 +66,7 @@ def test_an_attempt_is_found_whole_though_there_are_ten_more(database: Database,
     task = f"{submit(store)}-01"
     for _ in range(4):
         for _ in range(3):
-            store.give_back(task, start(store, task).epoch, LOST)
+            give_back(store, start(store, task).id)
         store.retry(task)
     assert reports.attempt(database, f"{task}-1").epoch == 1
     assert [attempt.epoch for attempt in reports.attempts(database, task)] == list(range(1, 13))
@@ -74,10 +75,10 @@ def test_an_attempt_is_found_whole_though_there_are_ten_more(database: Database,
 def test_a_task_says_what_it_waits_for_what_blocks_it_and_how_it_failed(database: Database, clocked: Store) -> None:
     job = submit(clocked)
     export, compile_, invoke = (f"{job}-0{number}" for number in (1, 2, 3))
-    clocked.set_waits(compile_, "after export", False)
+    clocked.set_waits({compile_: ("after export", False)})
     assert reports.task(database, compile_).waits_for == "after export"
     fail(clocked, export)
-    clocked.block(compile_, f"export ({export}) failed")
+    clocked.block({compile_: f"export ({export}) failed"})
     failed, blocked, waiting = (reports.task(database, task) for task in (export, compile_, invoke))
     assert (failed.state, failed.failure, failed.warnings) == ("failed", BROKEN, ("no v_mfma in decode",))
     assert (failed.attempt, failed.attempts, failed.node, failed.digest) == (f"{export}-1", 1, "a", DIGEST)
@@ -100,7 +101,7 @@ def test_an_attempt_says_all_that_is_needed_to_do_it_again(database: Database, c
     result = result_of(start(clocked, task), BROKEN)
     (running,) = reports.attempts(database, task)
     assert (running.outcome, running.ended_at, running.versions) == (None, None, {"torch": "2.13.0"})
-    clocked.finish(result)
+    clocked.finish([result])
     (found,) = reports.attempts(database, task)
     assert (found.commands, found.devices, found.inputs) == (given.commands, given.devices, given.inputs)
     assert (found.timeout_s, found.digest, found.toolchain, found.host_cpu) == (60.0, DIGEST, "default", "znver4")
@@ -113,7 +114,7 @@ def test_an_attempt_says_all_that_is_needed_to_do_it_again(database: Database, c
 def test_events_are_told_in_order_and_from_where_one_left_off(database: Database, store: Store) -> None:
     job, other = submit(store), submit(store)
     fail(store, f"{job}-01", LOST)
-    store.block(f"{other}-02", "export failed")
+    store.block({f"{other}-02": "export failed"})
     told = reports.events(database, job=job)
     assert [(event.task, event.became) for event in told] == [
         (None, None),

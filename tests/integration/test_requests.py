@@ -10,6 +10,7 @@ from jobs.state import TaskState
 from tests.stored_jobs import (
     everything,
     fail,
+    finish,
     result_of,
     start,
     submit,
@@ -26,7 +27,7 @@ def test_cancelling_a_job_ends_at_once_what_does_not_run(store: Store) -> None:
     assert states == ["succeeded", "cancelling", "cancelled", "cancelled", "cancelled"]
     with pytest.raises(NothingToDo):
         store.request_cancel(job)
-    assert store.finish(result_of(attempt)) is TaskState.CANCELLED
+    assert finish(store, result_of(attempt)) is TaskState.CANCELLED
     assert store.snapshot().tasks == ()
 
 
@@ -34,7 +35,7 @@ def test_a_cancelled_attempt_leaves_its_files_and_no_numbers(store: Store, datab
     task = f"{submit(store)}-01"
     attempt = start(store, task)
     store.request_cancel(task)
-    store.finish(result_of(attempt))
+    store.finish([result_of(attempt)])
     kept = everything(database)
     assert kept["measurements"] == []
     assert len(kept["artifacts"]) == 2
@@ -46,7 +47,7 @@ def test_retrying_a_job_puts_back_what_failed_and_leaves_what_is_done(store: Sto
     succeed(store, f"{job}-01")
     fail(store, f"{job}-02")
     for number in (3, 4, 5):
-        store.block(f"{job}-0{number}", "compile failed")
+        store.block({f"{job}-0{number}": "compile failed"})
     assert store.retry(job) == [f"{job}-0{number}" for number in (2, 3, 4, 5)]
     assert {task.state for task in store.snapshot().tasks} == {TaskState.SUCCEEDED, TaskState.PENDING}
     assert reports.task(store.database, f"{job}-03").blocked_by is None
@@ -66,7 +67,7 @@ def test_retrying_a_task_takes_along_what_it_needs_and_what_needs_it(store: Stor
 def test_retrying_a_task_that_is_done_is_refused(store: Store) -> None:
     job = submit(store)
     succeed(store, f"{job}-01")
-    store.block(f"{job}-02", "no")
+    store.block({f"{job}-02": "no"})
     with pytest.raises(NothingToDo):
         store.retry(f"{job}-01")
 

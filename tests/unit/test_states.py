@@ -8,7 +8,19 @@ import pytest
 from jobs.errors import HaloError
 from jobs.metrics import METRICS
 from jobs.stages import STAGES
-from jobs.state import DONE, ENDED, TRANSITIONS, Failure, FailureKind, JobState, TaskState, is_retried, job_state
+from jobs.state import (
+    DONE,
+    ENDED,
+    GONE,
+    POLICIES,
+    TRANSITIONS,
+    FailureKind,
+    JobState,
+    TaskState,
+    counts,
+    is_retried,
+    job_state,
+)
 
 
 def test_every_state_has_its_moves_and_a_way_to_an_end() -> None:
@@ -42,11 +54,17 @@ def test_a_jobs_state_is_what_its_tasks_add_up_to(tasks: list[tuple[str, bool]],
     assert job_state([(TaskState(name), is_stuck) for name, is_stuck in tasks]) is state
 
 
-def test_only_faults_of_the_machine_are_tried_again() -> None:
-    assert is_retried(Failure(FailureKind.NODE_LOST, ""), attempts=1)
-    assert not is_retried(Failure(FailureKind.NODE_LOST, ""), attempts=3)
-    assert not is_retried(Failure(FailureKind.WRONG_NUMBERS, ""), attempts=1)
-    assert is_retried(Failure(FailureKind.HANDED_BACK, ""), attempts=1000)
+def test_every_kind_of_failure_says_how_often_it_is_tried_again() -> None:
+    assert set(POLICIES) == set(FailureKind)
+    assert is_retried(FailureKind.NODE_LOST, times=2)
+    assert not is_retried(FailureKind.NODE_LOST, times=3)
+    assert not is_retried(FailureKind.WRONG_NUMBERS, times=1)
+    assert is_retried(FailureKind.HANDED_BACK, times=1000)
+
+
+def test_what_its_leaders_death_did_counts_against_no_task() -> None:
+    assert {kind for kind in FailureKind if not counts(kind, is_leader_gone=True)} == GONE
+    assert {kind for kind in FailureKind if not counts(kind, is_leader_gone=False)} == {FailureKind.HANDED_BACK}
 
 
 def test_every_metric_that_a_stage_reports_is_known() -> None:

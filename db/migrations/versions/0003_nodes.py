@@ -19,22 +19,61 @@ PLACES = {
 
 def upgrade() -> None:
     """An attempt of before ran on one node."""
-    with op.batch_alter_table("jobs") as jobs:
-        jobs.add_column(sa.Column("priority", sa.Integer(), nullable=False, server_default="0"))
-        jobs.add_column(sa.Column("job_timeout_s", sa.Float()))
-    with op.batch_alter_table("tasks") as tasks:
-        tasks.add_column(sa.Column("pin", sa.JSON(none_as_null=True)))
-    with op.batch_alter_table("attempts") as attempts:
-        attempts.add_column(sa.Column("places", sa.JSON()))
-        attempts.add_column(sa.Column("term", sa.Integer()))
-        attempts.create_index("ix_attempts_started_at", ["started_at"])
-    op.execute(f"UPDATE attempts SET places = {PLACES[op.get_bind().dialect.name]}")
-    with op.batch_alter_table("attempts") as attempts:
-        attempts.alter_column("places", existing_type=sa.JSON(), nullable=False)
-        attempts.drop_column("devices")
+    _alter_jobs()
+    _alter_tasks()
+    _alter_cells()
+    _alter_attempts()
+    _make_durations()
     _make_terms()
     _make_nodes()
     _make_logs()
+
+
+def _alter_jobs() -> None:
+    with op.batch_alter_table("jobs") as jobs:
+        jobs.add_column(sa.Column("priority", sa.Integer(), nullable=False, server_default="0"))
+        jobs.add_column(sa.Column("job_timeout_s", sa.Float()))
+        jobs.add_column(sa.Column("due_at", MOMENT))
+        jobs.create_index("ix_jobs_due_at", ["due_at"])
+
+
+def _alter_tasks() -> None:
+    with op.batch_alter_table("tasks") as tasks:
+        tasks.add_column(sa.Column("pin", sa.JSON(none_as_null=True)))
+        tasks.add_column(sa.Column("asked_epoch", sa.Integer()))
+        tasks.add_column(sa.Column("likeness", sa.String()))
+    op.execute("UPDATE tasks SET asked_epoch = epoch - tries")
+    with op.batch_alter_table("tasks") as tasks:
+        tasks.alter_column("asked_epoch", existing_type=sa.Integer(), nullable=False)
+        tasks.drop_column("tries")
+
+
+def _alter_cells() -> None:
+    with op.batch_alter_table("cells") as cells:
+        cells.add_column(sa.Column("engine", sa.String(), nullable=False, server_default="iree"))
+        cells.add_column(sa.Column("nodes", sa.Integer(), nullable=False, server_default="1"))
+
+
+def _alter_attempts() -> None:
+    with op.batch_alter_table("attempts") as attempts:
+        attempts.add_column(sa.Column("places", sa.JSON()))
+        attempts.add_column(sa.Column("term", sa.Integer()))
+        attempts.add_column(sa.Column("is_counted", sa.Boolean()))
+        attempts.create_index("ix_attempts_started_at", ["started_at"])
+        attempts.create_index("ix_attempts_ended_at", ["ended_at"])
+    op.execute(f"UPDATE attempts SET places = {PLACES[op.get_bind().dialect.name]}")
+    op.execute("UPDATE attempts SET is_counted = failure_kind <> 'handed_back' WHERE failure_kind IS NOT NULL")
+    with op.batch_alter_table("attempts") as attempts:
+        attempts.alter_column("places", existing_type=sa.JSON(), nullable=False)
+        attempts.drop_column("devices")
+
+
+def _make_durations() -> None:
+    op.create_table(
+        "durations",
+        sa.Column("likeness", ID, primary_key=True),
+        sa.Column("recent_s", sa.JSON, nullable=False),
+    )
 
 
 def _make_terms() -> None:
