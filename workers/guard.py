@@ -1,40 +1,41 @@
 """Runs commands one after another and leaves no process behind, whatever becomes of them or of those around it.
 
-    agent == stdin, stdout ==> keeper == pipe ==> guard --> command --> whatever that starts
+A fork of workers.keeper, which says who is above whom and why nothing is left when one of them is killed. Its request
+has the `commands` (each with `argv`, `env` and `title`), `cwd`, `timeout_s` and `lease_s`. After each command one
+marshalled dict goes out on REPORTS, and a last one says how it all `ended`. The log gets titles and all that the
+commands print.
 
-Run by `python -I -S`, see workers.processes. One marshalled dict comes in on stdin: `commands` (each with `argv`, `env`
-and `title`), `cwd`, `timeout_s`, and for a leased run `lease_s` and `lease_fd`. After each command one marshalled dict
-goes out on stdout, and a last one says how it all `ended`. stderr is the log: titles and all that the commands print.
-
-Whoever loses the process above it ends all that is below, so any one of the three may be killed:
-- stdin or the pipe at its end means the agent or the keeper is gone, or that the agent wants an end;
-- keeper and guard adopt orphans, so a daemon in a session of its own is still below one of them;
-- having no child left is therefore having nothing left.
 An agent that is there and does nothing, stopped or hung, is found out by the lease: it is over when the agent has not
 renewed it for so long.
 
-Starting it must be cheap: `typing`, `json`, `signal` and `shlex` would each add 4 to 7 ms to the 12 ms it takes.
+Forking it must be cheap, so what it imports is little.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # what `signal` wraps, without the import of enum
 import ctypes
 import marshal
 import os
+import resource  # noqa: F401  # os.wait4 would import it, in each guard again
 import select
-import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from typing import Any, NoReturn
 
 GRACE_S = 1.0  #: between SIGTERM and SIGKILL
 LONGEST_PAUSE_S = 0.05
 LONGEST_POLL_S = 3600.0
 EXIT_NOT_STARTED = 127
-LOG = 2
 KIB = 1024
+
+#: A guard's files.
+WISHES = 0  #: at its end when the agent is gone, or wants an end
+REPORTS = 1
+LOG = 2
+KEEPER = 3  #: at its end when the keeper is gone
+LEASE = 4  #: holds when the agent last renewed it; only open where there is one
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
@@ -45,6 +46,20 @@ def prctl(option: int, value: int) -> None:
     """Set one attribute of this process; see prctl(2)."""
     if LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), *[ctypes.c_ulong(0)] * 3):
         raise OSError(f"prctl({option}, {value}) is refused: Linux 3.4 or newer is needed")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of everything below this process that loses its own."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def wakeup_of_children() -> int:
+    """A file that can be read whenever a child of this process has ended."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    return read_end
 
 
 class Reaped:
@@ -79,24 +94,27 @@ def parents() -> "Iterator[tuple[int, int]]":
                 continue
 
 
-def descendants() -> list[int]:
-    """All that this process has below it, parents before their children."""
+def descendants(but: "Container[int]" = ()) -> list[int]:
+    """All that this process has below it, parents before their children, without some and all that is below those."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents():
-        children.setdefault(parent, []).append(pid)
+        if pid not in but:
+            children.setdefault(parent, []).append(pid)
     found = [os.getpid()]
     for pid in found:
         found.extend(children.get(pid, ()))
     return found[1:]
 
 
-def signal_descendants(number: int) -> None:
-    """Send one signal to all that is below."""
-    for pid in descendants():
+def signal_descendants(number: int, but: "Container[int]" = ()) -> bool:
+    """Send one signal to all that is below; whether anything is."""
+    found = descendants(but)
+    for pid in found:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
+    return bool(found)
 
 
 def end_descendants(reaped: Reaped) -> None:
@@ -115,7 +133,7 @@ def end_descendants(reaped: Reaped) -> None:
 def report(message: "dict[str, Any]") -> None:
     """Tell the agent, if there still is one."""
     try:
-        os.write(1, marshal.dumps(message))
+        os.write(REPORTS, marshal.dumps(message))
     except BrokenPipeError:
         return
 
@@ -141,14 +159,12 @@ def become(command: "dict[str, Any]", cwd: str, guard: int) -> "NoReturn":
 class Lease:
     """How long the run may go on without a word from the agent."""
 
-    def __init__(self, fd: int, lease_s: float) -> None:
-        self.fd = fd  #: of a file that holds when the agent last renewed it
+    def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
-        os.set_inheritable(fd, False)
 
     def left_s(self) -> float:
         """Seconds until it is over, as far as is known by now."""
-        renewed_ns = int.from_bytes(os.pread(self.fd, 8, 0), "little")
+        renewed_ns = int.from_bytes(os.pread(LEASE, 8, 0), "little")
         # a clock that goes on while the machine is suspended
         return self.lease_s - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - renewed_ns) / 1e9
 
@@ -160,10 +176,7 @@ class Watch:
         self.above = above  #: file descriptors, each with what its end of file means
         self.deadline = time.monotonic() + timeout_s
         self.lease = lease
-        self.wakeup, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        signal.set_wakeup_fd(write_end)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.wakeup = wakeup_of_children()
         self.poll = select.poll()
         for fd in (self.wakeup, *above):
             self.poll.register(fd, select.POLLIN)
@@ -197,7 +210,6 @@ def run_command(command: "dict[str, Any]", cwd: str, watch: Watch) -> str:
     exit_code = reaped.exit_codes[pid]
     report(
         {
-            "argv": command["argv"],
             "exit_code": exit_code,
             "wall_s": wall_s,
             "peak_rss_bytes": reaped.peak_rss_bytes,
@@ -208,11 +220,11 @@ def run_command(command: "dict[str, Any]", cwd: str, watch: Watch) -> str:
     return "failed" if ended == "done" and exit_code else ended
 
 
-def run_commands(request: "dict[str, Any]", keeper: int) -> None:
+def run_commands(request: "dict[str, Any]") -> None:
     """Run the commands until one of them does not end well."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    lease = Lease(request["lease_fd"], request["lease_s"]) if request["lease_s"] else None
-    watch = Watch({0: "cancelled", keeper: "lost"}, request["timeout_s"], lease)
+    adopt_orphans()
+    lease = Lease(request["lease_s"]) if request["lease_s"] else None
+    watch = Watch({WISHES: "cancelled", KEEPER: "lost"}, request["timeout_s"], lease)
     ended, errno = "done", 0
     try:
         for command in request["commands"]:
@@ -223,20 +235,3 @@ def run_commands(request: "dict[str, Any]", keeper: int) -> None:
         ended, errno = "unable", error.errno or 0
         end_descendants(Reaped())
     report({"ended": ended, "errno": errno})
-
-
-def main() -> None:
-    """Be the keeper: have a guard run the commands, and end what it leaves behind if it does not come to do so."""
-    request = marshal.load(sys.stdin.buffer)
-    os.setsid()
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    read_end, write_end = os.pipe()
-    guard = os.fork()
-    if guard == 0:
-        os.close(write_end)
-        run_commands(request, read_end)
-    else:
-        while os.wait()[0] != guard:
-            pass
-        end_descendants(Reaped())
-    os._exit(0)  # nothing to tidy up, and the interpreter takes its time for that

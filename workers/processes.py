@@ -1,32 +1,33 @@
-"""The agent's side of a guard: start commands, wait for them, cancel them, find what a lost guard left."""
+"""The agent's side of keeper and guards: start commands, wait for them, cancel them, find what lost guards left."""
 
 import marshal
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from jobs.task import Command, Process
 
 ATTEMPT_VARIABLE = "HALOCTL_ATTEMPT"  #: in the environment of every process of an attempt
 SWEEP_PAUSE_S = 0.01
 
-#: Imported, not run as a file, so that its bytecode is taken from __pycache__: 3 ms less.
-GUARD = (
+#: Imported, not run as a file, so that its bytecode is taken from __pycache__.
+KEEPER = (
     sys.executable,
-    *("-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); import guard; guard.main()"),
-    str(Path(__file__).parent),
+    *("-I", "-S", "-c", "import sys; sys.path.append(sys.argv[1]); from workers import keeper; keeper.main()"),
+    str(Path(__file__).parents[1]),
 )
 
 
@@ -107,6 +108,45 @@ class Lease:
         os.pwrite(self.fd, time.clock_gettime_ns(time.CLOCK_BOOTTIME).to_bytes(8, "little"), 0)
 
 
+class Keeper:
+    """The process that makes this one's guards: started for the first one, and again when it was killed.
+
+    With it end all the guards that it made. It ends with this process.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None before there is one."""
+        return self._process.pid if self._process else None
+
+    def make_guard(self, files: Sequence[int]) -> None:
+        """Have a guard made that gets these files; see workers.keeper."""
+        with self._lock:
+            requests = self._requests or self._start()
+            try:
+                socket.send_fds(requests, [b"+"], files)
+            except (BrokenPipeError, ConnectionResetError):
+                socket.send_fds(self._start(), [b"+"], files)
+
+    def _start(self) -> socket.socket:
+        if self._process and self._requests:
+            self._requests.close()
+            self._process.wait()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # without any attempt's variable: a sweep after the agent's death must not hit a guard at work
+            self._process = subprocess.Popen(KEEPER, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", env={})
+        return self._requests
+
+
+keeper = Keeper()
+
+
 class Guarded:
     """Commands that run one after another under a guard; nothing of them outlives it, this process or this object."""
 
@@ -120,57 +160,44 @@ class Guarded:
         lease: Lease | None = None,
     ) -> None:
         """Start the guard. Commands have real paths and whole environments; output is appended to `log`."""
-        self._attempt_id = attempt_id
-        with log.open("ab") as output:
-            # without the attempt's variable: a sweep after the agent's death must not hit a guard at work
-            self._guard = subprocess.Popen(
-                GUARD,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env={},
-                pass_fds=(lease.fd,) if lease else (),
-            )
+        self._commands, self._attempt_id = commands, attempt_id
         request = {
             "commands": [_request(command, attempt_id) for command in commands],
             "cwd": str(cwd),
             "timeout_s": float(timeout_s),
             "lease_s": lease.lease_s if lease else None,
-            "lease_fd": lease.fd if lease else None,
         }
-        with suppress(BrokenPipeError):  # a guard that is gone already is found out by wait()
-            assert self._guard.stdin
-            self._guard.stdin.write(marshal.dumps(request))
-            self._guard.stdin.flush()
-
-    @property
-    def pid(self) -> int:
-        """Of the guard's outer process."""
-        return self._guard.pid
+        with ExitStack() as ours, ExitStack() as theirs:
+            output = theirs.enter_context(log.open("ab"))
+            wanted = theirs.enter_context(open(os.memfd_create("request"), "wb", buffering=0))
+            wanted.write(marshal.dumps(request))
+            wishes, self._wishes = _pipe(theirs, ours)
+            self._reports, reports = _pipe(ours, theirs)
+            files = [file.fileno() for file in (wishes, reports, output, wanted)]
+            keeper.make_guard([*files, lease.fd] if lease else files)
+            self._ours = ours.pop_all()
 
     def cancel(self) -> None:
         """Ask for an end, from any thread; wait() returns when nothing is left."""
-        assert self._guard.stdin
-        with suppress(BrokenPipeError):
-            self._guard.stdin.close()
+        self._wishes.close()
 
     def wait(self) -> Ended:
         """Block until all commands have ended, and everything that they started."""
         ran: list[Ran] = []
-        for report in self._reports():
+        ended: Ended | None = None
+        for report in self._messages():
             if "ended" in report:
-                self._guard.wait()
-                return Ended(End(report["ended"]), tuple(ran), report["errno"])
-            ran.append(_ran(report))
-        self._guard.wait()
-        sweep(self._attempt_id)
-        return Ended(End.LOST, tuple(ran))
+                ended = Ended(End(report["ended"]), tuple(ran), report["errno"])
+            else:
+                ran.append(_ran(self._commands[len(ran)].argv, report))
+        if ended is None:
+            sweep(self._attempt_id)
+        return ended or Ended(End.LOST, tuple(ran))
 
-    def _reports(self) -> Iterator[Mapping[str, Any]]:
-        assert self._guard.stdout
+    def _messages(self) -> Iterator[Mapping[str, Any]]:
         with suppress(EOFError, ValueError, TypeError):  # what marshal says of a stream that was cut off
             while True:
-                yield marshal.load(self._guard.stdout)
+                yield marshal.load(self._reports)
 
     def __enter__(self) -> Self:
         return self
@@ -179,9 +206,8 @@ class Guarded:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.cancel()
-        self._guard.wait()
-        assert self._guard.stdout
-        self._guard.stdout.close()
+        self._reports.read()
+        self._ours.close()
 
 
 def _request(command: Command, attempt_id: str) -> dict[str, Any]:
@@ -192,9 +218,15 @@ def _request(command: Command, attempt_id: str) -> dict[str, Any]:
     }
 
 
-def _ran(report: Mapping[str, Any]) -> Ran:
-    process = Process(tuple(report["argv"]), report["exit_code"], report["wall_s"], report["peak_rss_bytes"])
+def _ran(argv: tuple[str, ...], report: Mapping[str, Any]) -> Ran:
+    process = Process(argv, report["exit_code"], report["wall_s"], report["peak_rss_bytes"])
     return Ran(process, report["log_start"], report["log_end"])
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """A pipe's read end and its write end, each to be closed by its owner."""
+    read_end, write_end = os.pipe()
+    return reader.enter_context(open(read_end, "rb")), writer.enter_context(open(write_end, "wb", buffering=0))
 
 
 def sweep(attempt_id: str) -> int:

@@ -177,7 +177,7 @@ def test_an_agent_ends_and_removes_what_a_killed_one_left(data: Path, tmp_path: 
         until(lambda: is_up(data, given), "the attempt is up")
         guards = psutil.Process(process.pid).children(recursive=True)
         for guard in guards:
-            if "guard" in str(guard.cmdline()):
+            if "keeper" in str(guard.cmdline()):
                 guard.suspend()  # so that only the new agent can do it
         process.kill()
     assert living(marker)

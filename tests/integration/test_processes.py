@@ -17,6 +17,7 @@ import pytest
 
 from jobs.task import Command
 from tests.integration.attempts import DEADLINE_S, EVEN_MORE_S, TREE, TREE_SIZE, interpreter, is_up, living, until
+from workers import processes
 from workers.processes import End, Ended, Guarded, sweep
 
 MIB = 1 << 20
@@ -109,15 +110,18 @@ def ended(guarded: Guarded) -> Ended:
     waiting.start()
     waiting.join(DEADLINE_S)
     if not found:
-        keeper = psutil.Process(guarded.pid)
-        for process in (keeper, *keeper.children(recursive=True)):
+        for process in (keeper(), *keeper().children(recursive=True)):
             process.kill()
         pytest.fail("the guard does not come to an end")
     return found[0]
 
 
-def inner(guarded: Guarded) -> psutil.Process:
-    (guard,) = psutil.Process(guarded.pid).children()
+def keeper() -> psutil.Process:
+    return psutil.Process(processes.keeper.pid)
+
+
+def only_guard() -> psutil.Process:
+    (guard,) = keeper().children()
     return guard
 
 
@@ -219,21 +223,47 @@ def test_a_run_that_takes_too_long_leaves_no_process(tree: Tree) -> None:
 
 def test_a_killed_guard_leaves_no_process(tree: Tree) -> None:
     with tree.start() as guarded:
-        inner(guarded).kill()
+        only_guard().kill()
         assert ended(guarded).how is End.LOST
         assert tree.is_gone()
 
 
-def test_a_killed_keeper_of_the_guard_leaves_no_process(tree: Tree) -> None:
+def test_what_a_killed_guard_leaves_is_ended_and_nothing_else(tree: Tree, tmp_path: Path) -> None:
+    waits = "import os, time\nos.write(1, b'up')\nwhile not os.path.exists('go'): time.sleep(0.005)"
+    with Guarded([interpreter(waits)], tmp_path, tmp_path / "other", EVEN_MORE_S, ATTEMPT) as other:
+        until(lambda: (tmp_path / "other").read_text().endswith("up"), "the other one is up")
+        (others_guard,) = keeper().children()
+        with tree.start() as guarded:
+            (guard,) = set(keeper().children()) - {others_guard}
+            guard.kill()
+            assert ended(guarded).how is End.LOST
+            assert tree.is_gone()
+        (tmp_path / "go").touch()
+        assert ended(other).how is End.DONE
+
+
+def test_a_killed_keeper_leaves_no_process_and_the_next_run_gets_another_one(tree: Tree, tmp_path: Path) -> None:
     with tree.start() as guarded:
-        os.kill(guarded.pid, signal.SIGKILL)
+        keeper().kill()
         assert ended(guarded).how is End.LOST
         assert tree.is_gone()
+    assert run(tmp_path, Command(("/bin/true",))).how is End.DONE
+
+
+def test_runs_leave_no_open_file(tmp_path: Path) -> None:
+    def open_files() -> tuple[int, int]:
+        return keeper().num_fds(), psutil.Process().num_fds()
+
+    run(tmp_path, Command(("/bin/true",)))
+    before = open_files()
+    for _ in range(3):
+        run(tmp_path, Command(("/bin/true",)))
+    assert open_files() == before
 
 
 def test_when_guard_and_keeper_are_killed_at_once_what_carries_the_attempts_name_is_swept(tree: Tree) -> None:
     with tree.start() as guarded:
-        both = [inner(guarded), psutil.Process(guarded.pid)]
+        both = [only_guard(), keeper()]
         stubborn = [process for process in living(tree.marker) if not process.environ()]
         kill_at_once(both)
         assert ended(guarded).how is End.LOST
@@ -245,7 +275,7 @@ def test_when_guard_and_keeper_are_killed_at_once_the_kernel_ends_the_command_it
     nameless = interpreter(NAMELESS, marker, str(ready))
     with Guarded([nameless], tmp_path, tmp_path / "log", EVEN_MORE_S, ATTEMPT) as guarded:
         until(ready.exists, "the command is up")
-        kill_at_once([inner(guarded), psutil.Process(guarded.pid)])
+        kill_at_once([only_guard(), keeper()])
         assert ended(guarded).how is End.LOST
     until(lambda: not living(marker), "the command is gone")
 
@@ -316,8 +346,8 @@ def test_a_log_that_cannot_be_written_ends_the_run_with_its_errno(tmp_path: Path
     assert (found.how, os.strerror(found.errno)) == (End.UNABLE, "No space left on device")
 
 
-def test_the_guard_imports_nothing_that_is_slow_to_import() -> None:
-    code = "import sys; sys.path.append('workers'); before = set(sys.modules); import guard; print(*sys.modules)"
+def test_the_keeper_imports_nothing_that_would_make_its_forks_slow() -> None:
+    code = "import sys; sys.path.append('.'); import workers.keeper; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "guard" in loaded.stdout.split()
+    assert "workers.guard" in loaded.stdout.split()
     assert not {"typing", "json", "signal", "re", "subprocess", "enum"} & set(loaded.stdout.split())
