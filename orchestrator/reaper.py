@@ -43,17 +43,23 @@ class Reaper:
 
 
 def end_all(folder: str, spared: int) -> None:
-    """Kill the processes of a Ray until there are none, but never the one that started it; remove its folder."""
-    while found := [pid for pid in _processes() if pid != spared and _is_of(folder, pid)]:
+    """End a Ray, but never the process that started it; remove its folder."""
+    end_processes(folder, spared)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_processes(folder: str, spared: int) -> None:
+    """Kill the processes of a Ray until there are none, but never `spared`."""
+    while found := [pid for pid in processes(folder) if pid != spared]:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(PAUSE_S)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+def processes(folder: str) -> list[int]:
+    """All that live of the Ray in a folder."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _is_of(folder, int(name))]
 
 
 def _is_of(folder: str, pid: int) -> bool:

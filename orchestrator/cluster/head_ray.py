@@ -1,0 +1,162 @@
+"""The Ray that a head starts. It outlives its head, so that the next one finds nodes, agents and what they run."""
+
+import os
+import select
+import shutil
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from jobs.errors import ClusterUnreachable
+from orchestrator import reaper
+from orchestrator.cluster import ray_commands, ray_start
+from orchestrator.ray_address import expect_answer
+
+LAST_ADDRESS = "ray_current_cluster"  #: Ray's file that keeps a second `ray start --head` from starting
+PROGRAMS = ("gcs_server", "raylet")  #: without any of which it is of no use
+
+
+class ClusterRay(Protocol):
+    """Where a head's Ray is, and what it takes to have it run."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of its control store."""
+
+    def ensure(self) -> bool:
+        """Make sure that it runs; whether it was started now. Raises ClusterUnreachable."""
+
+    def is_alive(self) -> bool:
+        """Whether its processes live, as far as can be seen from here at once."""
+
+    def end(self) -> None:
+        """End it, if it is the head's own."""
+
+
+class OthersRay:
+    """A Ray that somebody else started."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def ensure(self) -> bool:
+        """It is there or it is not."""
+        expect_answer(self.address)
+        return False
+
+    def is_alive(self) -> bool:
+        """Whether anybody listens at its address."""
+        try:
+            expect_answer(self.address)
+        except ClusterUnreachable:
+            return False
+        return True
+
+    def end(self) -> None:
+        """It is not ours to end."""
+
+
+class HeadRay:
+    """Ray's control processes on this machine, under the data folder of their head."""
+
+    def __init__(self, data: Path, host: str, port: int, token: Mapping[str, str]) -> None:
+        self.address = f"{host}:{port}"
+        self._host, self._port, self._token = host, port, token
+        self._state = data / "ray" / "state"
+        self._log = data / "logs" / "ray-head.log"
+        self._folder = ray_commands.short_folder(data, "head")
+        self._living: dict[str, int] = {}  #: by program: a file descriptor that can be read when the process is gone
+
+    @property
+    def logs(self) -> Path:
+        """Where Ray's own logs lie."""
+        return self._folder / "session_latest" / "logs"
+
+    def ensure(self) -> bool:
+        """Attach to it where it lives, else start it: with what it knew, unless somebody wiped that."""
+        if self.is_alive():
+            return False
+        self._look()
+        if self.is_alive():
+            return False
+        self._clear()
+        self._expect_free_port()
+        try:
+            self._start()
+        except ClusterUnreachable:
+            if not self._set_state_aside():
+                raise
+            self._clear()
+            self._start()
+        self._look()
+        return True
+
+    def is_alive(self) -> bool:
+        """Whether the processes live that were there when it was last looked for."""
+        if self._living.keys() != set(PROGRAMS):
+            return False
+        ends = select.poll()
+        for descriptor in self._living.values():
+            ends.register(descriptor, select.POLLIN)
+        return not ends.poll(0)
+
+    def end(self) -> None:
+        """End every process of it, and remove its folder; nodes find out by themselves."""
+        self._forget()
+        reaper.end_all(str(self._folder), os.getpid())
+
+    def close(self) -> None:
+        """Let it go on without this process."""
+        self._forget()
+
+    def _start(self) -> None:
+        for folder in (self._state, self._log.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        command = ray_commands.head_command(self._host, self._port, self._folder)
+        environment = ray_commands.environment(self._folder, self._token) | ray_commands.keeps_state_in(self._state)
+        ray_start.start(command, environment, self._log, f"Ray at {self.address}")
+
+    def _set_state_aside(self) -> bool:
+        """Have the next start begin with nothing, which costs no result; whether there was any state."""
+        if not self._state.exists() or not any(self._state.iterdir()):
+            return False
+        aside = self._state.with_name("state-that-could-not-be-used")
+        shutil.rmtree(aside, ignore_errors=True)
+        self._state.rename(aside)
+        return True
+
+    def _look(self) -> None:
+        """Find the processes of the Ray that this is about: those of one at another address are none of them."""
+        self._forget()
+        for pid in reaper.processes(str(self._folder)):
+            with suppress(OSError):
+                argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                name = Path(argv[0]).name
+                if name in PROGRAMS and self._is_ours(argv):
+                    self._living[name] = os.pidfd_open(pid)
+
+    def _is_ours(self, argv: list[str]) -> bool:
+        here = {f"--gcs-address={self.address}"}
+        store = {f"--gcs_server_port={self._port}", f"--node-ip-address={self._host}"}
+        return here <= set(argv) or store <= set(argv)
+
+    def _forget(self) -> None:
+        while self._living:
+            os.close(self._living.popitem()[1])
+
+    def _clear(self) -> None:
+        """End what is left of a Ray that lost a process."""
+        self._forget()
+        reaper.end_processes(str(self._folder), os.getpid())
+        (self._folder / LAST_ADDRESS).unlink(missing_ok=True)
+
+    def _expect_free_port(self) -> None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, self._port))
+            except OSError as error:
+                remedy = "say --port with one that is free, and --host with an address of this machine"
+                raise ClusterUnreachable(f"{self.address} for Ray", f"{error.strerror}; {remedy}") from error
