@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from db import attempts, logs, moves, nodes, requests, snapshot, submission, tables, terms
@@ -141,7 +141,7 @@ class Store:
         """
         columns = tables.tasks.c
         rows = [{"_id": task, "_for": reason, "_stuck": stuck} for task, (reason, stuck) in sorted(waits.items())]
-        still = (columns.id == bindparam("_id"), columns.state.in_(sorted(OPEN)))
+        still = (columns.id == bindparam("_id"), or_(*(columns.state == state for state in sorted(OPEN))))
         values: dict[str, Any] = {"waits_for": bindparam("_for"), "is_stuck": bindparam("_stuck")}
         with self._writing() as (connection, _):
             if rows:
