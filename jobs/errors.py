@@ -4,7 +4,7 @@
     |- UserError              2   JobFileError, UnknownRecipe, BadModel, BadSetting
     |- JobFailed              3
     |- NotFound               4   NoSuchJob, NoSuchTask, NoSuchArtifact, AmbiguousId
-    |- Conflict               5   InvalidTransition, LostRace
+    |- Conflict               5   InvalidTransition, LostRace, AlreadyLed
     `- Unreachable            6   DatabaseUnreachable, SchemaOutdated, SchemaNewer, ClusterUnreachable, StorageUnusable
 
 Fields go to `super().__init__` and the text is made in `__str__`, so that an error survives pickling.
@@ -136,6 +136,17 @@ class LostRace(Conflict):
 
     def __str__(self) -> str:
         return f"{self.what} was changed by somebody else and did not become {self.wanted}"
+
+
+class AlreadyLed(Conflict):
+    """Somebody else leads."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(who)
+        self.who = who
+
+    def __str__(self) -> str:
+        return f"{self.who} leads already: end that, or wait to take over with --standby"
 
 
 class NothingToDo(Conflict):

@@ -1,70 +1,117 @@
-"""Following a job to its end: by leading when nobody else does, by watching otherwise."""
+"""Leading while nobody else does: a daemon until it is told to stop, a command until its job has ended."""
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from db import reports
-from jobs.errors import NothingToDo
-from jobs.state import JobState
+from db.store import LeaderKind
+from jobs.errors import AlreadyLed, ClusterUnreachable, DatabaseUnreachable
+from orchestrator.bell import Bell
 from orchestrator.context import Context
 from orchestrator.executor import Executor
 from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
-from orchestrator.ray_executor import RayExecutor
+from orchestrator.outages import Outages
+from orchestrator.reuse import Reuse
+from orchestrator.rows import when
 from workers.artifacts import ArtifactStore
 from workers.environment import probe_toolchain
 
-POLL_S = 0.1  #: how long a step waits for something to happen
-OPEN_STATES = frozenset({JobState.QUEUED, JobState.RUNNING})
-
-
-def _head(context: Context) -> Head:
-    settings = context.settings
-    return Head(
-        store=context.store,
-        executor=RayExecutor(settings.data, settings.ray_address),
-        artifacts=ArtifactStore(settings.data / "artifacts"),
-        toolchain=probe_toolchain(settings.cache),
-    )
+TRY_AGAIN_S = 0.1  #: how long after one try to lead the next one comes: nothing tells that a leader is gone
+WATCH_S = 1.0
+REFUSE_AFTER_S = 1.0  #: somebody who asks whether anybody leads may be in the way for a moment
 
 
 class Driver:
-    """Steps the head while this process leads; tries to lead while it does not."""
+    """Steps the head while this process leads; tries to lead while it does not. Each wait ends when the bell rings."""
 
-    def __init__(self, context: Context, make_head: Callable[[Context], Head] = _head) -> None:
-        self._context, self._make_head = context, make_head
-        self._leadership = context.database.leadership()
+    def __init__(
+        self,
+        context: Context,
+        make_head: Callable[[], Head],
+        *,
+        resign: Callable[[Head], None] = Head.hand_back,
+        may_lead: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`resign` is done to a head that leads no more; `may_lead` is asked before a new one begins to."""
+        self.bell = Bell()
+        self.leadership = context.database.leadership()
+        self._make_head, self._resign_with, self._may_lead = make_head, resign, may_lead
         self._head: Head | None = None
+        self._times_won = 0
+        self._only_watches = False
+        self._watch = ExitStack()
+        self._watch.enter_context(context.database.watch(self.bell.ring))
 
     @property
     def leads(self) -> bool:
         """Whether this process is the one that runs tasks."""
         return self._head is not None
 
-    def step(self) -> bool:
-        """One round, of `POLL_S` at most when there is nothing to do; whether anything happened.
+    @property
+    def only_watches(self) -> bool:
+        """Whether it is left to others to lead."""
+        return self._only_watches
+
+    def step(self, *, starts: bool = True) -> bool:
+        """One step of the head where this process leads; whether anything happened. Without `starts` nothing is
+        started.
 
         Leadership can be lost: to whoever was quicker after the server had cut the session that holds it.
         """
-        if not self._leadership.try_lead():
+        if self._head is None and not self._only_watches:
+            self._only_watches = not self._may_lead()
+        if self._only_watches or not self.leadership.try_lead():
             self._resign()
-            time.sleep(POLL_S)
             return False
-        if self._head is None:
-            self._head = self._make_head(self._context)
-        return self._head.step(POLL_S)
+        self._lead()
+        return self._head.step(starts=starts) if self._head is not None else False
+
+    def wait(self, at_most_s: float) -> None:
+        """Wait until there may be something to do."""
+        pause_s = self._head.pause_s if self._head else WATCH_S if self._only_watches else TRY_AGAIN_S
+        self.bell.wait(min(pause_s, at_most_s))
+
+    def rest(self, pause_s: float, interrupts: Interrupts) -> None:
+        """Do nothing for a while, unless a signal comes."""
+        until = time.monotonic() + pause_s
+        while not interrupts.came and (left_s := until - time.monotonic()) > 0:
+            self.bell.wait(left_s)
+
+    def leave(self) -> None:
+        """Stop leading, and leave what runs to the next leader."""
+        head, self._head = self._head, None
+        if head is not None:
+            head.leave()
 
     def close(self) -> None:
         """Stop leading: what runs is ended and given back, so that the next leader finds it queued."""
         try:
-            self._resign()
+            head, self._head = self._head, None
+            if head is not None:
+                head.hand_back()
         finally:
-            self._leadership.close()
+            self.leadership.close()
+            self._watch.close()
+
+    def _lead(self) -> None:
+        """Have a head; a new one where somebody else led since the last one began."""
+        if self._head is not None and self.leadership.times_won != self._times_won and not self._head.is_newest():
+            self._resign()
+        self._times_won = self.leadership.times_won
+        if self._head is None:
+            self._only_watches = not self._may_lead()  # for as long as it has the lead, nobody else begins to
+            if self._only_watches:
+                self.leadership.close()
+                return
+            self._head = self._make_head()
+            self._head.executor.wakes(self.bell.ring)
 
     def _resign(self) -> None:
         head, self._head = self._head, None
         if head is not None:
-            head.hand_back()
+            self._resign_with(head)
 
 
 def lead_forever(
@@ -80,52 +127,60 @@ def lead_forever(
 
     `make_executor` is called each time that this process becomes the leader; the executor is closed or left by the
     end. `say` is told in one line what people want to know: who leads, what can't be reached, and that it is over.
-    Raises Conflict, naming who leads, where somebody does and `standby` does not allow to wait for them.
+    Raises AlreadyLed, naming who leads, where somebody does and `standby` does not allow to wait for them.
     """
-    leadership = context.database.leadership()
+    reuse = reuse_of(context)
+    driver = Driver(context, lambda: Head(context.store, make_executor(), reuse, LeaderKind.HEAD), resign=Head.leave)
+    interrupts.wake = driver.bell.ring
     try:
-        if not leadership.try_lead() and not standby:
-            raise NothingToDo("somebody else leads")
-        while not interrupts.came and not leadership.try_lead():
-            time.sleep(POLL_S)
-        if interrupts.came:
-            return
-        settings = context.settings
-        artifacts, toolchain = ArtifactStore(settings.data / "artifacts"), probe_toolchain(settings.cache)
-        head = Head(context.store, make_executor(), artifacts, toolchain)
-        say("leads")
-        while not interrupts.came:
-            head.step(POLL_S)
+        if not standby:
+            _expect_nobody_leads(context, driver)
+        _step_until_told(driver, context, interrupts, say)
         if leaves_running:
-            head.executor.leave()
-        else:
-            head.hand_back()
+            driver.leave()
+    except BaseException:
+        driver.leave()  # whatever went wrong here, what runs elsewhere need not end for it
+        raise
     finally:
-        leadership.close()
+        driver.close()
 
 
-def follow(
-    context: Context,
-    driver: Driver,
-    job: str,
-    interrupts: Interrupts,
-    show: Callable[[list[reports.TaskRow]], None],
-    deadline: float | None = None,
-) -> JobState:
-    """Step until nothing of the job is left that can run, a signal came, or `deadline` (time.monotonic) is past.
+def _step_until_told(driver: Driver, context: Context, interrupts: Interrupts, say: Callable[[str], None]) -> None:
+    outages = Outages(say)
+    said = ""
+    while not interrupts.came:
+        try:
+            happened = driver.step()
+            outages.end()
+            role = "leads" if driver.leads else f"stands by: {leader_in_words(context)} leads"
+        except (DatabaseUnreachable, ClusterUnreachable) as error:
+            driver.rest(outages.note(error), interrupts)
+            continue
+        if role != said:
+            say(role)
+            said = role
+        if not happened:
+            driver.wait(WATCH_S)
 
-    `show` is given the job's tasks whenever something was written. Returns the state that the job is in then.
-    """
-    token: object = None
-    state = JobState.QUEUED
-    while True:
-        happened = driver.step()
-        fresh = context.database.change_token()
-        if fresh != token or happened:
-            token = fresh
-            show(reports.tasks(context.database, job))
-            state = reports.job(context.database, job).state
-        if interrupts.came or (deadline is not None and time.monotonic() > deadline):
-            return state
-        if state not in OPEN_STATES and not happened:
-            return state
+
+def _expect_nobody_leads(context: Context, driver: Driver) -> None:
+    until = time.monotonic() + REFUSE_AFTER_S
+    while not driver.leadership.try_lead():
+        if time.monotonic() > until:
+            raise AlreadyLed(leader_in_words(context))
+        driver.bell.wait(TRY_AGAIN_S)
+
+
+def leader_in_words(context: Context) -> str:
+    """Who leads, or led last."""
+    leader = reports.leader(context.database)
+    if leader is None:
+        return "somebody"
+    what = "the head" if leader.kind is LeaderKind.HEAD else "a command"
+    return f"{what} on {leader.host} (process {leader.pid}, since {when(leader.began_at.isoformat())})"
+
+
+def reuse_of(context: Context) -> Reuse:
+    """What a head of this process takes over from, and what it runs tasks under."""
+    settings = context.settings
+    return Reuse(context.store, ArtifactStore(settings.data / "artifacts"), probe_toolchain(settings.cache))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from db import reports
 from db.matrix import matrix
 from jobs.errors import Conflict, JobFailed
-from jobs.state import ACTIVE, JobState
+from jobs.state import JobState
 from orchestrator import matrix_view, output, progress
 from orchestrator.context import Context
-from orchestrator.driver import Driver, follow
+from orchestrator.driver import Driver
+from orchestrator.following import embedded, follow, settle
 from orchestrator.interrupts import noticed
 
 FAILURES = frozenset({JobState.FAILED, JobState.CANCELLED})
@@ -33,12 +34,12 @@ def wait_for(
     A signal leaves the job queued, or cancels it when that is asked for: by `cancels_when_interrupted` where nobody
     can be asked.
     """
-    driver = Driver(context)
+    driver = embedded(context)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
         with noticed() as interrupts:
             with progress.shown() as show:
-                state = follow(context, driver, job, interrupts, show, deadline)
+                state = follow(context, driver, job, interrupts, show, deadline, output.note)
             if interrupts.came is not None:
                 _interrupted(context, driver, job, interrupts.came, cancels_when_interrupted)
     finally:
@@ -83,16 +84,13 @@ def _cancel(context: Context, driver: Driver, job: str) -> None:
 
 def _settle(context: Context, driver: Driver, tasks: Sequence[str]) -> None:
     """Step until none of the tasks holds a process any more."""
-    deadline = time.monotonic() + SETTLE_S
-    while time.monotonic() < deadline:
-        if not any(reports.task(context.database, task).state in ACTIVE for task in tasks):
-            return
-        driver.step()
+    if not settle(context, driver, set(tasks), SETTLE_S, output.note):
+        output.note("some of it has not ended yet; whoever leads goes on ending it")
 
 
 def settle_cancelled(context: Context, tasks: Sequence[str]) -> None:
-    """See cancelled tasks to their end: whoever leads does it; when nobody does, this process."""
-    driver = Driver(context)
+    """See cancelled tasks to their end: whoever leads does it; when nobody does, this process, or the next head."""
+    driver = embedded(context)
     try:
         _settle(context, driver, tasks)
     finally:

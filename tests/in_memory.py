@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from db.store import RunningAttempt
 from jobs.state import Failure, FailureKind
-from jobs.task import GIB, Artifact, Attempt, Device, Node, TaskResult
-from orchestrator.executor import LogChunk
+from jobs.task import GIB, Artifact, Attempt, Device, LogChunk, Node, TaskResult
 from tests.stored_jobs import NUMBERS
 
 NODE = Node("a", "a.example", 8, 64 * GIB, tuple(Device("cpu", index) for index in range(8)))
@@ -21,9 +20,14 @@ class InMemoryExecutor:
         self.cancelled: list[str] = []
         self.refusal: Exception | None = None  #: what `start` raises
         self.no_room: str | None = None  #: why nothing can be started
+        self.closed_nodes: dict[str, str] = {}
+        self.logs: dict[str, str] = {}  #: what attempts have written so far
         self.is_closed = False
+        self.is_left = False
+        self.keeps_running = False  #: whether what earlier leaders started still runs when it is taken over
         self.term = 0
         self._taken_over: set[str] = set()
+        self._followed: dict[str, int] = {}
         self._came: list[TaskResult] = []
         self._wake: Callable[[], None] = lambda: None
 
@@ -35,15 +39,15 @@ class InMemoryExecutor:
 
     def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
         self.term = term
-        for one in known:
+        self._taken_over = {one.id for one in known}
+        for one in () if self.keeps_running else known:
             self.deliver(TaskResult(one.id, one.epoch, Failure(FailureKind.LEASE_LOST, "nobody runs it")))
-            self._taken_over.add(one.id)
 
     def wakes(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
     def closed(self) -> Mapping[str, str]:
-        return {}
+        return self.closed_nodes
 
     def start(self, attempts: Sequence[Attempt]) -> dict[str, str]:
         if self.refusal:
@@ -68,10 +72,15 @@ class InMemoryExecutor:
         self.cancelled.append(attempt)
 
     def follow(self, attempts: Collection[str]) -> list[LogChunk]:
-        return []
+        found = []
+        for attempt in attempts:
+            begin = self._followed.get(attempt, 0)
+            self._followed[attempt] = len(self.logs.get(attempt, ""))
+            found.append(LogChunk(attempt, begin, self.logs.get(attempt, "")[begin:]))
+        return found
 
     def leave(self) -> None:
-        self.close()
+        self.is_left = True
 
     def close(self) -> None:
         self.is_closed = True

@@ -1,7 +1,7 @@
 """The leading loop over real databases, step by step: each result is stored once, and nothing hangs."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +15,11 @@ from jobs.stages.base import Model
 from jobs.state import Failure, FailureKind, JobState, TaskState
 from jobs.task import Artifact, Attempt, Measurement, TaskResult
 from orchestrator.context import Context
-from orchestrator.driver import Driver, follow
+from orchestrator.driver import Driver
+from orchestrator.following import follow
 from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
+from orchestrator.reuse import Reuse
 from orchestrator.settings import from_environment
 from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor
@@ -47,7 +49,7 @@ def mlir(artifacts: ArtifactStore, tmp_path: Path) -> Artifact:
 
 @pytest.fixture
 def head(store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore) -> Head:
-    return Head(store, executor, artifacts, TOOLCHAIN)
+    return Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
 
 
 def settle(head: Head) -> None:
@@ -104,7 +106,7 @@ def test_the_late_answer_of_an_attempt_that_somebody_gave_back_changes_nothing(
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
     late = only(executor)
-    store.give_back(name, late.epoch, LOST)
+    store.give_back({late.id: LOST})
     head.step()
     head.step()
     assert executor.cancelled == [late.id], "what nobody waits for any more is ended"
@@ -149,17 +151,23 @@ def test_a_result_that_comes_with_the_wish_to_cancel_ends_the_task_as_cancelled(
 
 
 def test_a_node_without_room_after_all_leaves_the_task_queued_and_blames_nobody(
-    head: Head, store: Store, executor: InMemoryExecutor
+    store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore
 ) -> None:
+    time_s = [0.0]
+    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN), clock=lambda: time_s[0])
     name = f"{submit(store, stages=['export'])}-01"
     executor.no_room = NO_ROOM
-    for _ in range(4):
-        head.step()
-    assert task(store, name).state is TaskState.QUEUED
+    for _ in range(20):
+        settle(head)
+        time_s[0] += 1.0
+    found = task(store, name)
+    assert (found.state, found.waits_for) == (TaskState.QUEUED, NO_ROOM)
     assert set(outcomes(store, name)) == {("failed", FailureKind.HANDED_BACK)}
+    assert len(outcomes(store, name)) == 6, "after 0, 1, 2, 4, 8 and 16 s: the pauses double"
     executor.no_room = None
     for _ in range(2):
-        head.step()
+        time_s[0] += 60.0
+        settle(head)
         executor.end(only(executor), LOST)
     settle(head)
     assert task(store, name).state is TaskState.RUNNING, "two of three tries were used"
@@ -189,18 +197,18 @@ class Stumbling(Store):
 
     stumbles = 1
 
-    def finish(self, result: TaskResult) -> TaskState:
+    def finish(self, results: Sequence[TaskResult]) -> dict[str, TaskState]:
         if self.stumbles:
             self.stumbles -= 1
             raise DatabaseUnreachable("database", "it restarts")
-        return super().finish(result)
+        return super().finish(results)
 
 
 def test_results_that_came_while_the_database_was_away_are_stored_later(
     database: Database, executor: InMemoryExecutor, artifacts: ArtifactStore
 ) -> None:
     store = Stumbling(database)
-    head = Head(store, executor, artifacts, TOOLCHAIN)
+    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
     names = [f"{submit(store, stages=['export'], model=model)}-01" for model in two_models()]
     settle(head)
     for attempt in executor.attempts.values():
@@ -244,7 +252,7 @@ def test_what_a_leader_that_is_gone_left_running_runs_again(head: Head, store: S
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
     after = InMemoryExecutor(NODE)
-    settle(Head(store, after, artifacts, TOOLCHAIN))
+    settle(Head(store, after, Reuse(store, artifacts, TOOLCHAIN)))
     assert after.started == [f"{name}-2"]
     assert outcomes(store, name) == [("failed", FailureKind.LEASE_LOST), ("", None)]
 
@@ -255,7 +263,7 @@ def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(
     name = f"{submit(store, stages=['export'])}-01"
     for _ in range(4):
         executor = InMemoryExecutor(NODE)
-        head = Head(store, executor, artifacts, TOOLCHAIN)
+        head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
         settle(head)
         assert len(executor.attempts) == 1
         head.hand_back()
@@ -263,7 +271,7 @@ def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(
         assert executor.is_closed
         assert task(store, name).state is TaskState.QUEUED
     executor = InMemoryExecutor(NODE)
-    head = Head(store, executor, artifacts, TOOLCHAIN)
+    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
     for number in (5, 6):
         settle(head)
         assert only(executor).id == f"{name}-{number}"
@@ -280,7 +288,7 @@ def test_handing_back_leaves_what_the_next_leader_started(
 ) -> None:
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
-    settle(Head(store, InMemoryExecutor(NODE), artifacts, TOOLCHAIN))
+    settle(Head(store, InMemoryExecutor(NODE), Reuse(store, artifacts, TOOLCHAIN)))
     head.hand_back()
     assert executor.is_closed
     assert task(store, name).state is TaskState.RUNNING
@@ -376,7 +384,7 @@ def test_a_head_at_rest_notices_a_node_that_came(head: Head, store: Store, execu
 def test_what_a_task_waits_for_is_a_change_for_who_watches(store: Store) -> None:
     name = f"{submit(store)}-01"
     before = store.database.change_token()
-    store.set_waits(name, "needs 8 x mi300x", is_stuck=True)
+    store.set_waits({name: ("needs 8 x mi300x", True)})
     assert store.database.change_token() != before
 
 
@@ -386,7 +394,7 @@ def test_following_a_job_that_nothing_can_run_ends_and_says_that_it_waits(
     executor.known_nodes = ()
     context = Context(from_environment(), database)
     job = submit(context.store, stages=["export"])
-    driver = Driver(context, lambda _: Head(context.store, executor, artifacts, TOOLCHAIN))
+    driver = Driver(context, lambda: Head(context.store, executor, Reuse(context.store, artifacts, TOOLCHAIN)))
     deadline = time.monotonic() + 10
     state = follow(context, driver, job, Interrupts(), lambda rows: None, deadline)
     driver.close()
@@ -400,9 +408,9 @@ def test_who_lost_the_lead_ends_what_it_runs_and_acts_no_more_until_it_leads_aga
         context = Context(from_environment(), database)
         executors: list[InMemoryExecutor] = []
 
-        def make_head(context: Context) -> Head:
+        def make_head() -> Head:
             executors.append(InMemoryExecutor(NODE))
-            return Head(context.store, executors[-1], artifacts, TOOLCHAIN)
+            return Head(context.store, executors[-1], Reuse(context.store, artifacts, TOOLCHAIN))
 
         name = f"{submit(context.store, stages=['export'])}-01"
         driver = Driver(context, make_head)
