@@ -14,7 +14,7 @@ from db.ids import task_of
 from db.keeping import keep
 from db.moves import Found, Move
 from db.terms import newest
-from db.values import plain, plain_inputs
+from db.values import plain, plain_inputs, plain_places
 from jobs.digest import identity
 from jobs.stages import stage_of
 from jobs.state import ACTIVE, FailureKind, TaskState, counts, is_retried
@@ -81,7 +81,7 @@ def _begun(begun: Begun, at: datetime) -> dict[str, Any]:
         "task": task_of(attempt.id),
         "epoch": attempt.epoch,
         "node": _node_of(attempt),
-        "places": plain(attempt.places),
+        "places": plain_places(attempt.places),
         "term": begun.term,
         "commands": plain(attempt.commands),
         "inputs": plain_inputs(attempt.inputs),

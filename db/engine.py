@@ -1,6 +1,6 @@
 """Opening a database, and the transactions that everything else runs in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,16 @@ from db import schema
 from db.faults import BUSY_TIMEOUT_S, parse, shown, told
 from db.leader import FileLeadership, Leadership, ServerLeadership
 from db.tables import SCHEMA, to_json
+from db.watch import CHANNEL, FileWatch, ServerWatch, Watch
 from jobs.errors import DatabaseUnreachable
 
 if TYPE_CHECKING:
     from sqlalchemy.pool import PoolProxiedConnection
 
 CONNECT_TIMEOUT_S = 10
+
+#: How a client notices that its server, or the cable, is gone; the system's own would be hours.
+KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 
 
 class Database:
@@ -39,6 +43,16 @@ class Database:
         """All or nothing; raises DatabaseUnreachable."""
         with told(self.url), self._engine.begin() as connection:
             yield connection
+            if self._engine.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
+
+    def watch(self, wake: Callable[[], None]) -> Watch:
+        """A context in which `wake` is called, from a thread of its own, soon after anybody has committed.
+
+        After an outage of the server too, once it is back. One call may tell of several commits, and one or another
+        call may come without any.
+        """
+        return (FileWatch if self.url.drivername == "sqlite" else ServerWatch)(self._engine, wake)
 
     def change_token(self) -> object:
         """A value that differs when something was committed since the last call. For one thread at a time."""
@@ -133,8 +147,9 @@ def _sqlite_engine(url: URL) -> Engine:
 
 
 def _postgres_engine(url: URL) -> Engine:
-    timeout = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
-    return create_engine(url, json_serializer=to_json, pool_pre_ping=True, connect_args=timeout)
+    given = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
+    arguments = {name: value for name, value in given.items() if name not in url.query}
+    return create_engine(url, json_serializer=to_json, pool_pre_ping=True, connect_args=arguments)
 
 
 def _prepare(connection: Any, _: object) -> None:

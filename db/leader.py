@@ -13,6 +13,9 @@ from jobs.errors import DatabaseUnreachable
 
 LEADER_KEY = 0x68616C6F  #: of the advisory lock
 
+#: How the server notices that the leader's machine is gone, and drops its lock; by default that takes hours.
+NOTICES_ITS_END = ("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3")
+
 HELD = """
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = 0 AND objid = :key
@@ -104,6 +107,8 @@ class ServerLeadership(Leadership):
             if self._session is not None and self._leads_still(self._session):
                 return True
             self._session = self._engine.connect()
+            for setting in NOTICES_ITS_END:
+                self._session.exec_driver_sql(f"SET {setting}")
             if self._session.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_KEY}):
                 self.times_won += 1
                 return True

@@ -1,6 +1,6 @@
 """The machines that heads have seen: what they are, and what of them must not be used."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
@@ -155,21 +155,22 @@ def fit(connection: Connection, wanted: Mapping[str, Sequence[Place]]) -> set[st
     return {name for name, places in wanted.items() if not any(_is_shut(place, shut, bad) for place in places)}
 
 
-def _is_shut(place: Place, shut: set[str], bad: frozenset[tuple[str, str, int]]) -> bool:
+def _is_shut(place: Place, shut: set[str], bad: Collection[tuple[str, str, int]]) -> bool:
     return place.node in shut or any((place.node, device.kind, device.index) in bad for device in place.devices)
 
 
-def quarantined(connection: Connection, names: Sequence[str] | None = None) -> frozenset[tuple[str, str, int]]:
-    """Devices that must not be used; of some nodes, or of all."""
+def quarantined(connection: Connection, names: Sequence[str] | None = None) -> dict[tuple[str, str, int], str]:
+    """Devices that must not be used, with the reason; of some nodes, or of all."""
     columns = tables.devices.c
-    query = select(columns.node, columns.kind, columns.index).where(columns.quarantined_why.is_not(None))
+    query = select(columns.node, columns.kind, columns.index, columns.quarantined_why)
+    query = query.where(columns.quarantined_why.is_not(None))
     if names is not None:
         query = query.where(columns.node.in_(names))
-    return frozenset(_key(row._mapping) for row in connection.execute(query))
+    return {_key(row._mapping): row.quarantined_why for row in connection.execute(query)}
 
 
-def closed(connection: Connection) -> dict[str, str]:
-    """The reasons of the nodes that get nothing new."""
+def closed(connection: Connection) -> dict[str, tuple[Closed, str]]:
+    """The nodes that get nothing new: how they were closed, and why."""
     columns = tables.nodes.c
     query = select(columns.id, columns.closed, columns.closed_why).where(columns.closed.is_not(None))
-    return {row.id: row.closed_why or row.closed for row in connection.execute(query)}
+    return {row.id: (Closed(row.closed), row.closed_why or "") for row in connection.execute(query)}

@@ -1,7 +1,6 @@
 """The values of `jobs` as JSON columns keep them, and back."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from jobs.state import Failure, FailureKind
@@ -10,9 +9,14 @@ from jobs.task import Artifact, Command, Device, Pin, Place, Process
 Plain = dict[str, Any]
 
 
-def plain(values: Iterable[Artifact | Command | Place | Process]) -> list[Plain]:
-    """A JSON array of objects."""
-    return [asdict(value) for value in values]
+def plain(values: Iterable[Artifact | Command | Device | Process]) -> list[Plain]:
+    """A JSON array of objects; their fields are JSON values already."""
+    return [dict(vars(value)) for value in values]  # many times as fast as asdict
+
+
+def plain_places(places: Iterable[Place]) -> list[Plain]:
+    """A JSON array of nodes with their devices."""
+    return [{"node": place.node, "devices": plain(place.devices)} for place in places]
 
 
 def plain_inputs(inputs: Mapping[str, Iterable[Artifact]]) -> dict[str, list[Plain]]:
@@ -36,7 +40,7 @@ def commands_of(found: Iterable[Plain]) -> tuple[Command, ...]:
 
 
 def places_of(found: Iterable[Plain] | None) -> tuple[Place, ...]:
-    """Back from `plain`; none where there is no attempt."""
+    """Back from `plain_places`; none where there is no attempt."""
     return tuple(Place(one["node"], tuple(Device(**device) for device in one["devices"])) for one in found or ())
 
 

@@ -1,0 +1,87 @@
+"""Noticing that somebody wrote: told by the server on Postgres, looked for all the time on SQLite."""
+
+import os
+import select
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+CHANNEL = "haloctl"
+LOOK_EVERY_S = 0.02  #: a look at a SQLite file takes microseconds
+CONNECT_AGAIN_S = 0.5
+
+
+class Watch(ABC):
+    """A thread that calls `wake` after each commit; once begun, and once after each outage, without one too."""
+
+    def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
+        self._engine, self._wake = engine, wake
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="database-watch", daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._stopped, self._stopping = os.pipe()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        os.write(self._stopping, b".")
+        self._thread.join()
+        os.close(self._stopped)
+        os.close(self._stopping)
+
+    def _run(self) -> None:
+        faults = (DBAPIError, OSError, self._engine.dialect.loaded_dbapi.Error)
+        while not self._stop.is_set():
+            with suppress(*faults):
+                self._watch_one_connection()
+            self._stop.wait(CONNECT_AGAIN_S)
+
+    @abstractmethod
+    def _watch_one_connection(self) -> None:
+        """Wake until it is time to stop, or the connection breaks."""
+
+
+class FileWatch(Watch):
+    """Asks SQLite for the version of its data, which is another one after each commit of another connection."""
+
+    def _watch_one_connection(self) -> None:
+        connection = self._engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            seen = None
+            while not self._stop.wait(LOOK_EVERY_S):
+                version = cursor.execute("PRAGMA data_version").fetchone()
+                if version != seen:
+                    seen = version
+                    self._wake()
+        finally:
+            connection.invalidate()
+
+
+class ServerWatch(Watch):
+    """Listens to a channel on which every writing transaction says so."""
+
+    def _watch_one_connection(self) -> None:
+        with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            try:
+                connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+                self._listen(connection.connection.driver_connection)
+            finally:
+                connection.invalidate()
+
+    def _listen(self, connection: Any) -> None:
+        while not self._stop.is_set():
+            self._wake()
+            while not self._heard(connection) and not self._stop.is_set():
+                select.select([connection, self._stopped], [], [])
+
+    def _heard(self, connection: Any) -> bool:
+        """Whether somebody wrote since the last call."""
+        return bool(list(connection.notifies(timeout=0)))
