@@ -61,33 +61,41 @@ def lock_all(connection: Connection, condition: ColumnElement[bool]) -> list[Fou
 
 def make(connection: Connection, at: datetime, moves: Sequence[Move]) -> None:
     """Move tasks that are locked, with an event each; raises LostRace or InvalidTransition, and nothing is changed."""
-    alike: dict[tuple[str, ...], list[Move]] = defaultdict(list)
+    alike: dict[tuple[TaskState, TaskState, tuple[str, ...]], list[Move]] = defaultdict(list)
     for move in moves:
         if move.to not in TRANSITIONS[move.found.state]:
             raise InvalidTransition(move.found.id, move.found.state, move.to)
-        alike[tuple(sorted(move.values))].append(move)
-    for names, group in alike.items():
-        _change(connection, names, group)
+        alike[move.found.state, move.to, tuple(sorted(move.values))].append(move)
+    for (was, to, names), group in alike.items():
+        changed = _change_each(connection, was, to, names, group) if names else _change_all(connection, was, to, group)
+        if changed != len(group):  # it can't be: they are locked
+            raise LostRace(", ".join(f"task {move.found.id}" for move in group), to)
     note(connection, at, moves)
 
 
-def _change(connection: Connection, names: Sequence[str], moves: Sequence[Move]) -> None:
-    """The guarded update: it can't miss what is locked, and says so if it ever does."""
+def _change_all(connection: Connection, was: TaskState, to: TaskState, moves: Sequence[Move]) -> int:
+    """The guarded update, for tasks that change in nothing else; returns how many it found."""
     columns = tables.tasks.c
-    guard = (columns.id == bindparam("_id"), columns.state == bindparam("_was"), columns.epoch == bindparam("_epoch"))
-    values = {"state": bindparam("_to"), **FRESH, **{name: bindparam(f"_{name}_now") for name in names}}
+    return sum(
+        connection.execute(
+            update(tables.tasks).where(columns.id.in_(part), columns.state == was).values({"state": to, **FRESH})
+        ).rowcount
+        for part in parts([move.found.id for move in moves])
+    )
+
+
+def _change_each(
+    connection: Connection, was: TaskState, to: TaskState, names: Sequence[str], moves: Sequence[Move]
+) -> int:
+    """The guarded update, for tasks that each change in their own way; returns how many it found."""
+    columns = tables.tasks.c
+    guard = (columns.id == bindparam("_id"), columns.epoch == bindparam("_epoch"), columns.state == was)
+    values = {"state": to, **FRESH, **{name: bindparam(f"_{name}_now") for name in names}}
     rows = [
-        {
-            "_id": move.found.id,
-            "_was": move.found.state,
-            "_epoch": move.found.epoch,
-            "_to": move.to,
-            **{f"_{name}_now": move.values[name] for name in names},
-        }
+        {"_id": move.found.id, "_epoch": move.found.epoch, **{f"_{name}_now": move.values[name] for name in names}}
         for move in moves
     ]
-    if connection.execute(update(tables.tasks).where(*guard).values(values), rows).rowcount != len(moves):
-        raise LostRace(", ".join(f"task {move.found.id}" for move in moves), moves[0].to)
+    return connection.execute(update(tables.tasks).where(*guard).values(values), rows).rowcount
 
 
 def note(connection: Connection, at: datetime, moves: Sequence[Move]) -> None:
