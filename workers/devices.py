@@ -1,51 +1,102 @@
 """What this machine has: processors, memory and devices."""
 
-import csv
-import importlib
 import json
 import logging
 import os
-import re
-import shutil
+import platform
 import socket
-import subprocess
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from jobs.errors import BadSetting
-from jobs.targets import TARGETS
 from jobs.task import Device, Node
+from workers.gpu_listing import Listing, kind_of_gpu
+from workers.gpus import VENDORS, list_gpus, vendor_of
+from workers.machine_settings import Machine, checks
 
 CPU_DEVICES = 8  #: logical ones: threads of one process each, so that TP8 can be tried anywhere
 CPU_DEVICES_VARIABLE = "HALOCTL_CPU_DEVICES"
 CGROUP = Path("/sys/fs/cgroup")
-TOOL_TIMEOUT_S = 30.0
+ROCM_VERSION = Path("/opt/rocm/.info/version")
+CUDA_VERSION = Path("/usr/local/cuda/version.json")
+LOOK_AGAIN_S = 60.0  #: a description that is older is taken anew
+
+#: The variables that hide GPUs from a vendor's runtime, in the order in which they are applied.
+MASKS_OF = {"amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "nvidia": ("CUDA_VISIBLE_DEVICES",)}
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, order=True)
-class Gpu:
-    """A GPU as its driver names it."""
+def describe_node(node_id: str, known: Node | None = None) -> Node:
+    """This machine as a node of the cluster; raises BadSetting for a wrong HALOCTL_CPU_DEVICES.
 
-    index: int
-    name: str
-    serial: str
-
-
-def describe_node(node_id: str) -> Node:
-    """This machine as a node of the cluster; raises BadSetting for a wrong HALOCTL_CPU_DEVICES."""
+    GPUs whose tool does not answer now are those that were `known`.
+    """
+    listings = [listing for vendor in VENDORS if (listing := list_gpus(vendor))]
+    silent = {listing.vendor for listing in listings if listing.error}
     cpu = [Device("cpu", index) for index in range(cpu_device_count(os.environ.get(CPU_DEVICES_VARIABLE)))]
+    kept = [device for device in known.devices if vendor_of(device.kind) in silent] if known else []
+    if known is None:
+        _tell_of_others(listings)
     return Node(
         id=node_id,
         host=socket.gethostname(),
         cpus=cpu_count(),
         memory_bytes=memory_bytes(),
-        devices=(*cpu, *gpu_devices([*amd_gpus(), *nvidia_gpus()])),
+        devices=(*cpu, *kept, *gpu_devices(listings)),
+        versions=versions(listings),
+        checks=checks(Machine(tuple(listings))),
     )
+
+
+def _tell_of_others(listings: Iterable[Listing]) -> None:
+    for listing in listings:
+        if listing.error:
+            logger.warning("GPUs of %s are not used: %s", listing.vendor, listing.error)
+        for gpu in listing.gpus:
+            if not kind_of_gpu(gpu.name):
+                logger.warning("GPU %d is a %s, which is no target: it is not used", gpu.index, gpu.name)
+
+
+class Description:
+    """What a node says of itself, looked at again now and then."""
+
+    def __init__(self, node_id: str) -> None:
+        """Takes the first look, which may take as long as drivers' tools take; raises BadSetting."""
+        self._node = describe_node(node_id)
+        self._looked_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def node(self, may_look: bool = True) -> Node:
+        """What is known, at once. When that is old, a look is taken meanwhile, for later callers; not if it would
+        disturb what runs."""
+        if may_look and time.monotonic() - self._looked_at > LOOK_AGAIN_S and self._lock.acquire(blocking=False):
+            threading.Thread(target=self._look, name="look at devices", daemon=True).start()
+        return self._node
+
+    def _look(self) -> None:
+        try:
+            self._node = describe_node(self._node.id, self._node)
+        finally:
+            self._looked_at = time.monotonic()
+            self._lock.release()
+
+
+def versions(listings: Iterable[Listing]) -> dict[str, str]:
+    """Of the kernel, the GPUs' drivers and what is installed on top of them."""
+    found = {"kernel": platform.release()}
+    for listing in listings:
+        if listing.driver:
+            found[f"{listing.vendor}_driver"] = listing.driver
+    with suppress(OSError):
+        found["rocm"] = ROCM_VERSION.read_text().strip()
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        found["cuda"] = json.loads(CUDA_VERSION.read_text())["cuda"]["version"]
+    return found
 
 
 def cpu_device_count(given: str | None) -> int:
@@ -74,78 +125,24 @@ def memory_bytes(cgroup: Path = CGROUP) -> int:
     return installed
 
 
-def gpu_devices(gpus: Iterable[Gpu]) -> Iterator[Device]:
-    """The GPUs that are targets; others are told of and left alone."""
-    for gpu in gpus:
-        if kind := kind_of_gpu(gpu.name):
-            yield Device(kind, gpu.index, gpu.serial)
-        else:
-            logger.warning("GPU %d is a %s, which is no target: it is not used", gpu.index, gpu.name)
+def gpu_devices(listings: Iterable[Listing], inherited: Mapping[str, str] = os.environ) -> Iterator[Device]:
+    """The GPUs that are targets, without those that the agent's own environment hides from it."""
+    for listing in listings:
+        visible = visible_indices(listing.vendor, inherited)
+        for gpu in listing.gpus:
+            if (kind := kind_of_gpu(gpu.name)) and (visible is None or gpu.index in visible):
+                yield Device(kind, gpu.index, gpu.serial, gpu.memory_bytes, gpu.used_bytes)
 
 
-def kind_of_gpu(name: str) -> str | None:
-    """The target that a marketing name such as `AMD Instinct MI300X OAM` or `NVIDIA H100 80GB HBM3` is of."""
-    return next((target for target in TARGETS if re.search(rf"\b{target}\b", name, re.IGNORECASE)), None)
+def visible_indices(vendor: str, inherited: Mapping[str, str]) -> frozenset[int] | None:
+    """The GPUs that masks leave, by index; None where there is no mask, or one that is not made of indices.
 
-
-def amd_gpus() -> list[Gpu]:
-    """AMD's GPUs, by its Python library if that is there, else by its tool."""
-    try:
-        return _amd_gpus_by_library()
-    except ImportError:
-        return amd_gpus_in(_output_of("rocm-smi", "--showproductname", "--showserial", "--json"))
-
-
-def _amd_gpus_by_library() -> list[Gpu]:
-    """See https://rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html."""
-    amdsmi = importlib.import_module("amdsmi")
-    try:
-        amdsmi.amdsmi_init()
-    except amdsmi.AmdSmiException as error:
-        logger.warning("amdsmi finds no driver: %s", error)
-        return []
-    try:
-        facts = [amdsmi.amdsmi_get_gpu_asic_info(handle) for handle in amdsmi.amdsmi_get_processor_handles()]
-        return [Gpu(index, fact["market_name"], str(fact["asic_serial"])) for index, fact in enumerate(facts)]
-    finally:
-        amdsmi.amdsmi_shut_down()
-
-
-def amd_gpus_in(text: str) -> list[Gpu]:
-    """GPUs that rocm-smi lists as JSON; releases differ in how they write the keys, and in which has the full name."""
-    start = text.find("{")  # warnings may stand before it
-    cards = json.loads(text[start:]) if start >= 0 else {}
-    found = []
-    for card, facts in cards.items():
-        if number := re.fullmatch(r"card(\d+)", card):
-            known = {key.lower(): value for key, value in facts.items()}
-            names = [known[key] for key in ("card series", "card model", "card sku") if key in known]
-            name = next((name for name in names if kind_of_gpu(name)), " ".join(names))
-            found.append(Gpu(int(number[1]), name, known.get("serial number", "")))
-    return sorted(found)
-
-
-def nvidia_gpus() -> list[Gpu]:
-    """NVIDIA's GPUs; the UUID stands in for a serial number where a card has none."""
-    return nvidia_gpus_in(_output_of("nvidia-smi", "--query-gpu=index,name,serial,uuid", "--format=csv,noheader"))
-
-
-def nvidia_gpus_in(text: str) -> list[Gpu]:
-    """GPUs that nvidia-smi lists as CSV."""
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [
-        Gpu(int(index), name, uuid if serial.startswith("[") or serial == "0" else serial)
-        for index, name, serial, uuid in (row for row in rows if len(row) == 4)
-    ]
-
-
-def _output_of(tool: str, *flags: str) -> str:
-    """What a driver's tool prints; nothing where it is not installed."""
-    path = shutil.which(tool)
-    if path is None:
-        return ""
-    try:
-        return subprocess.run([path, *flags], capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        logger.warning("%s does not answer, so its GPUs are not used: %s", tool, error)
-        return ""
+    ROCR_VISIBLE_DEVICES comes first, and HIP_VISIBLE_DEVICES counts what it left.
+    """
+    left: list[int] | None = None
+    for variable in MASKS_OF[vendor]:
+        words = inherited.get(variable, "").replace(" ", "").split(",")
+        if all(map(str.isdecimal, words)):
+            indices = list(map(int, words))
+            left = indices if left is None else [left[index] for index in indices if index < len(left)]
+    return None if left is None else frozenset(left)

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from uuid import uuid4
 import workers
 from jobs import models
 from jobs.targets import TARGETS
-from jobs.task import Command, Device
+from jobs.task import Command, Device, Gang
 from jobs.toolchains import DEFAULT, PACKAGES, Toolchain
 
 COMPILER = "iree-compile"
@@ -34,7 +35,7 @@ PASSED_NAMES = frozenset(
 )
 PASSED_BEGINNINGS = (
     *("LC_", "HF_", "TRANSFORMERS_", "TORCH", "TRITON_", "IREE_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_"),
-    *("ROCM_", "HIP_", "HSA_", "AMD_", "MIOPEN_", "CUDA_", "NVIDIA_", "NCCL_", "RCCL_"),
+    *("ROCM_", "HIP_", "HSA_", "AMD_", "MIOPEN_", "CUDA_", "NVIDIA_", "NCCL_", "RCCL_", "GLOO_"),
 )
 SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY", re.IGNORECASE)
 CREDENTIALS_IN_URL = re.compile(r"://[^/\s]*@")
@@ -80,20 +81,20 @@ class Resolved(NamedTuple):
     env: dict[str, str]
 
 
-def resolve(command: Command, devices: Iterable[Device] = (), cpus: int | None = None) -> Resolved:
-    """The command with its tool's real path and a clean environment; raises MissingTool."""
+def resolve(command: Command, seen: Mapping[str, str] | None = None) -> Resolved:
+    """The command with its tool's real path and the environment that it sees, or a clean one; raises MissingTool."""
     tool = tool_path(command.argv[0])
     if tool is None:
         raise MissingTool(command.argv[0])
-    return Resolved((tool, *command.argv[1:]), {**environment(devices, cpus), **command.env})
+    return Resolved((tool, *command.argv[1:]), {**(environment() if seen is None else seen), **command.env})
 
 
 def tool_path(name: str) -> str | None:
     """Where a tool of the toolchain is: `python` is this interpreter, others lie beside it or on PATH."""
     if name == "python":
         return sys.executable
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+    beside = str(Path(sys.executable).with_name(name))
+    return beside if os.access(beside, os.X_OK) else shutil.which(name)
 
 
 def environment(
@@ -102,7 +103,21 @@ def environment(
     """What an attempt's processes get to see: no secrets, and no devices but its own; a thread for each of `cpus`."""
     passed = {name: value for name, value in inherited.items() if is_passed(name, value)}
     threads = {} if cpus is None else {"OMP_NUM_THREADS": str(cpus)}
-    return {**passed, **FIXED, **threads, **_import_path(), **visible_devices(tuple(devices))}
+    held = tuple(devices)
+    told = {name: value for device in held for name, value in TARGETS[device.kind].variables.items()}
+    return {**passed, **FIXED, **threads, **_import_path(), **told, **visible_devices(held)}
+
+
+def gang_variables(gang: Gang | None) -> dict[str, str]:
+    """What a node of several is told of the others, in torchrun's own variables; argv is the same on all of them."""
+    if gang is None:
+        return {}
+    return {
+        "PET_NNODES": str(gang.size),
+        "PET_NODE_RANK": str(gang.rank),
+        "PET_MASTER_ADDR": gang.master_address,
+        "PET_MASTER_PORT": str(gang.master_port),
+    }
 
 
 def is_passed(name: str, value: str) -> bool:
@@ -149,6 +164,7 @@ def _packages_root() -> Path:
     return Path(workers.__file__).absolute().parent.parent
 
 
+@cache
 def _import_path() -> dict[str, str]:
     """PYTHONPATH for a checkout that is not installed; an installed package is found without."""
     root = str(_packages_root())

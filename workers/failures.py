@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jobs.state import Failure, FailureKind
@@ -73,6 +73,11 @@ def of_machine(error: OSError) -> Failure:
     kind = FailureKind.OUT_OF_DISK if is_full else FailureKind.NODE_UNFIT
     place = f" ({error.filename})" if error.filename else ""
     return Failure(kind, _one_line(f"{error.strerror or error}{place}"))
+
+
+def of_unfit(reasons: Iterable[str]) -> Failure:
+    """What the attempt was to run on must not be used as it is."""
+    return Failure(FailureKind.NODE_UNFIT, _one_line("; ".join(reasons)))
 
 
 def of_outputs(stage: str, error: Exception, traceback: str, log: str) -> Failure:

@@ -1,118 +1,175 @@
 """What a node says of itself, from what drivers' tools print."""
 
+import os
 import sys
-from collections.abc import Iterator
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from jobs.errors import BadSetting
 from jobs.task import Device
+from tests.gpu_drivers import GIB, IDLE_BYTES, Drivers
+from tests.integration.attempts import living, until
 from workers import devices
-from workers.devices import Gpu, amd_gpus, amd_gpus_in, describe_node, gpu_devices, kind_of_gpu, nvidia_gpus_in
-
-NVIDIA_SMI = """\
-0, NVIDIA H100 80GB HBM3, 1652823012345, GPU-7b6f6e6c-0000
-1, NVIDIA H200, [N/A], GPU-7b6f6e6c-1111
-"""
-
-#: of ROCm 6 and of ROCm 5: keys and the place of the full name changed
-ROCM_SMI = [
-    '{"card0": {"Card Series": "AMD Instinct MI300X OAM", "Card Model": "0x74a1", "Serial Number": "692432000123"}}',
-    'WARNING: low power\n{"card0": {"Card series": "0x74a1", "Card model": "MI300X", "Serial Number": "692432000123"}, '
-    '"system": {"Driver version": "6.7.0"}}',
-]
-
-AMDSMI = """
-class AmdSmiException(Exception):
-    pass
-def amdsmi_init(): pass
-def amdsmi_shut_down(): pass
-def amdsmi_get_processor_handles(): return ["a", "b"]
-def amdsmi_get_gpu_asic_info(handle): return {"market_name": "AMD Instinct MI325X", "asic_serial": "0x" + handle}
-"""
+from workers.devices import Description, describe_node, gpu_devices, visible_indices
+from workers.driver_tools import ToolFailed, ToolHung, output_of
+from workers.gpu_listing import Gpu, Listing
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all of PATH."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return tmp_path
+def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drivers:
+    """Tools in the only folder of PATH; which ones is for the test to say."""
+    found = Drivers(tmp_path / "tools", "rocm-smi")
+    monkeypatch.setenv("PATH", str(found.folder))
+    return found
 
 
-@pytest.fixture
-def fake_amdsmi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "amdsmi.py").write_text(AMDSMI)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    sys.modules.pop("amdsmi", None)
+def failed_checks(*names: str, node: str = "n1") -> list[str]:
+    checks = {check.name: check for check in describe_node(node).checks}
+    return [checks[name].found for name in names if not checks[name].is_ok]
 
 
-def install(tools: Path, name: str, body: str) -> None:
-    tool = tools / name
-    tool.write_text(f"#!{sys.executable}\n{body}\n")
-    tool.chmod(0o755)
+def test_a_node_lists_logical_cpu_devices_and_its_gpus_with_their_memory(drivers: Drivers) -> None:
+    node = describe_node("n1")
+    assert [node.count(kind) for kind in ("cpu", "mi300x", "h100")] == [8, 2, 0]
+    found = node.devices[-1]
+    assert found == Device("mi300x", 1, "0x00000000000000a1", 192 * GIB)
+    assert found.memory_used_bytes == IDLE_BYTES
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("AMD Instinct MI300X OAM", "mi300x"),
-        ("AMD Instinct MI350X", "mi350x"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA GH200 480GB", None),
-        ("AMD Instinct MI300A", None),
-        ("NVIDIA GeForce RTX 4090", None),
-    ],
-)
-def test_a_gpus_marketing_name_says_which_target_it_is(name: str, kind: str | None) -> None:
-    assert kind_of_gpu(name) == kind
+def test_gpus_of_two_vendors_may_be_in_one_node(drivers: Drivers, tmp_path: Path) -> None:
+    nvidia = Drivers(tmp_path / "nvidia", "nvidia-smi", name="NVIDIA H100 80GB HBM3", cards=1)
+    (drivers.folder / "nvidia-smi").symlink_to(nvidia.folder / "nvidia-smi")
+    nvidia.file.rename(nvidia.folder / "kept")  # one file for both tools
+    node = describe_node("n1")
+    assert node.versions["amd_driver"] == "6.8.5"
+    assert node.versions["nvidia_driver"] == "550.54.15"
 
 
-def test_nvidia_cards_without_a_serial_number_are_known_by_their_uuid() -> None:
-    assert nvidia_gpus_in(NVIDIA_SMI) == [
-        Gpu(0, "NVIDIA H100 80GB HBM3", "1652823012345"),
-        Gpu(1, "NVIDIA H200", "GPU-7b6f6e6c-1111"),
+def test_versions_name_the_kernel(drivers: Drivers) -> None:
+    assert describe_node("n1").versions["kernel"] == os.uname().release
+
+
+def test_amds_library_is_asked_before_its_tool(
+    drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Drivers(tmp_path / "library", "amdsmi", name="AMD Instinct MI325X")
+    monkeypatch.syspath_prepend(library.folder)
+    monkeypatch.setenv("PYTHONPATH", str(library.folder))
+    assert describe_node("n1").count("mi325x") == 2
+    with library.silent(fails="amdsmi finds no driver"):
+        assert describe_node("n1").count("mi300x") == 2
+
+
+def test_a_library_that_hangs_is_not_followed_by_a_tool_that_would_hang_too(
+    drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Drivers(tmp_path / "library", "amdsmi")
+    monkeypatch.syspath_prepend(library.folder)
+    monkeypatch.setenv("PYTHONPATH", str(library.folder))
+    monkeypatch.setattr("workers.driver_tools.TOOL_TIMEOUT_S", 0.5)
+    with library.silent(hangs=True):
+        assert failed_checks("amd_tool") == ["amdsmi did not answer within 0.5 s"]
+
+
+def test_a_gpu_that_is_no_target_is_told_of_and_not_offered(caplog: pytest.LogCaptureFixture, drivers: Drivers) -> None:
+    drivers.cards[1].name = "AMD Radeon RX 7900 XTX"
+    drivers.write()
+    assert describe_node("n1").count("mi300x") == 1
+    assert "GPU 1 is a AMD Radeon RX 7900 XTX" in caplog.text
+    assert "which is no target" in caplog.text
+
+
+def test_a_tool_that_fails_is_a_check_that_fails(drivers: Drivers) -> None:
+    with drivers.silent(fails="the driver is gone"):
+        assert failed_checks("amd_tool") == ["rocm-smi ended with exit code 9: the driver is gone"]
+        assert describe_node("n1").count("cpu") == 8
+
+
+def test_a_tool_that_answers_with_nonsense_is_a_check_that_fails(drivers: Drivers) -> None:
+    (drivers.folder / "rocm-smi").write_text("#!/bin/sh\necho 'Driver not initialized (amdgpu not found in modules)'\n")
+    assert failed_checks("amd_tool") == [
+        "what rocm-smi prints can't be read: ValueError: no JSON: Driver not initialized (amdgpu not found in modules)"
     ]
 
 
-@pytest.mark.parametrize("text", ROCM_SMI, ids=["ROCm 6", "ROCm 5"])
-def test_amd_cards_are_found_whatever_the_release_calls_their_name(text: str) -> None:
-    assert list(gpu_devices(amd_gpus_in(text))) == [Device("mi300x", 0, "692432000123")]
+def test_gpus_that_were_known_stay_while_their_tool_is_silent(drivers: Drivers) -> None:
+    known = describe_node("n1")
+    with drivers.silent(fails="busy"):
+        again = describe_node("n1", known)
+    assert again.devices == known.devices
+    assert [check.is_ok for check in again.checks if check.name == "amd_tool"] == [False]
 
 
-def test_a_driver_that_prints_nothing_has_no_cards() -> None:
-    assert amd_gpus_in("") == []
-    assert nvidia_gpus_in("No devices were found\n") == []
+def test_a_gpu_that_its_tool_no_longer_lists_is_gone(drivers: Drivers) -> None:
+    known = describe_node("n1")
+    drivers.cards.pop()
+    drivers.write()
+    assert describe_node("n1", known).count("mi300x") == 1
 
 
-def test_amds_library_is_asked_before_its_tool(tools: Path, fake_amdsmi: Path) -> None:
-    install(tools, "rocm-smi", 'print(\'{"card0": {"Card Series": "AMD Instinct MI300X"}}\')')
-    assert amd_gpus() == [Gpu(0, "AMD Instinct MI325X", "0xa"), Gpu(1, "AMD Instinct MI325X", "0xb")]
+def test_a_description_is_looked_at_again_when_it_is_old(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None:
+    description = Description("n1")
+    drivers.give(0, os.getpid(), 5 * GIB)
+    assert description.node().devices[8].memory_used_bytes == IDLE_BYTES
+    monkeypatch.setattr(devices, "LOOK_AGAIN_S", 0.0)
+    assert description.node(may_look=False).devices[8].memory_used_bytes == IDLE_BYTES
+    until(lambda: description.node().devices[8].memory_used_bytes == IDLE_BYTES + 5 * GIB, "a look was taken")
+    until(lambda: "look at devices" not in [thread.name for thread in threading.enumerate()], "no look goes on")
 
 
-def test_a_node_lists_logical_cpu_devices_and_the_gpus_of_its_tools(tools: Path) -> None:
-    install(tools, "nvidia-smi", f"print({NVIDIA_SMI!r}, end='')")
-    install(tools, "rocm-smi", f"print({ROCM_SMI[0]!r})")
-    node = describe_node("n1")
-    assert [node.count(kind) for kind in ("cpu", "mi300x", "h100", "h200")] == [8, 1, 1, 1]
+def test_describing_again_costs_nothing(drivers: Drivers) -> None:
+    description = Description("n1")
+    with drivers.silent(hangs=True):
+        started = time.perf_counter()
+        for _ in range(1000):
+            description.node()
+        assert time.perf_counter() - started < 0.5
 
 
-def test_a_gpu_that_is_no_target_is_told_of_and_not_offered(caplog: pytest.LogCaptureFixture) -> None:
-    assert list(gpu_devices([Gpu(0, "NVIDIA GeForce RTX 4090", "1")])) == []
-    assert "RTX 4090, which is no target" in caplog.text
+def test_a_tool_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    child = f"import time; time.sleep(600)  # {tmp_path}"
+    tool = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, {str(tmp_path)!r}])"
+    started = time.monotonic()
+    with pytest.raises(ToolHung, match=r"a-tool did not answer within 0.5 s"):
+        output_of("a-tool", (sys.executable, "-c", tool, str(tmp_path)), 0.5)
+    assert time.monotonic() - started < 10
+    until(lambda: not living(str(tmp_path)), "nothing of the tool is left")
 
 
-def test_a_tool_that_fails_is_told_of_and_its_gpus_are_not_offered(
-    tools: Path, caplog: pytest.LogCaptureFixture
+def test_a_tool_that_cannot_be_started_has_failed(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match="a-tool can't be started: No such file"):
+        output_of("a-tool", (str(tmp_path / "a-tool"),))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "environment", "left"),
+    [
+        ("amd", {}, None),
+        ("amd", {"HIP_VISIBLE_DEVICES": "2,5"}, {2, 5}),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "4,5,6"}, {4, 5, 6}),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "4,5,6", "HIP_VISIBLE_DEVICES": "0, 2"}, {4, 6}),
+        ("amd", {"CUDA_VISIBLE_DEVICES": "1"}, None),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "1"}, {1}),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": ""}, None),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-7b6f6e6c"}, None),
+    ],
+)
+def test_masks_that_a_node_is_started_with_are_kept_to(
+    vendor: str, environment: dict[str, str], left: set[int] | None
 ) -> None:
-    install(tools, "nvidia-smi", "raise SystemExit(9)")
-    assert describe_node("n1").count("h100") == 0
-    assert "nvidia-smi does not answer" in caplog.text
+    assert visible_indices(vendor, environment) == left
 
 
-def test_the_number_of_logical_cpu_devices_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_a_mask_hides_from_the_node_are_not_offered() -> None:
+    listing = Listing("amd", "rocm-smi", tuple(Gpu(index, "AMD Instinct MI300X") for index in range(4)))
+    offered = gpu_devices([listing], {"HIP_VISIBLE_DEVICES": "1,3"})
+    assert [device.index for device in offered] == [1, 3]
+
+
+def test_the_number_of_logical_cpu_devices_can_be_set(monkeypatch: pytest.MonkeyPatch, drivers: Drivers) -> None:
     monkeypatch.setenv("HALOCTL_CPU_DEVICES", "3")
     assert [device.index for device in describe_node("n1").devices if device.kind == "cpu"] == [0, 1, 2]
 

@@ -1,0 +1,225 @@
+"""Stand-ins for drivers' tools: executables called rocm-smi and nvidia-smi, and a module called amdsmi.
+
+They answer from one file, in the formats of the real ones, and do as drivers do: what a process holds is free again
+when it has ended, and a setting that was changed stays.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+GIB = 1 << 30
+IDLE_BYTES = 283 * MIB  #: what an MI300X holds when nothing runs
+
+
+@dataclass
+class Card:
+    """A GPU of the stand-ins."""
+
+    name: str = "AMD Instinct MI300X OAM"
+    unique_id: int = 0x33D8808F71BF6CD4
+    total_bytes: int = 192 * GIB
+    idle_bytes: int = IDLE_BYTES
+    held: dict[str, int] = field(default_factory=dict)  #: bytes by pid
+    level: str = "auto"
+    node_id: int | None = None
+    persistence: str = "Disabled"
+    clock_mhz: int = 1980
+
+
+STATE = """
+import json, os, sys, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+def state():
+    with open(os.path.join(HERE, "cards.json")) as file:
+        found = json.load(file)
+    if found["hangs"]:
+        time.sleep(600)
+    if found["fails"]:
+        print(found["fails"], file=sys.stderr)
+        sys.exit(9)
+    for card in found["cards"]:
+        card["held"] = {pid: held for pid, held in card["held"].items() if is_alive(pid)}
+        card["used_bytes"] = card["idle_bytes"] + sum(card["held"].values())
+    return found
+
+def change(name, value):
+    path = os.path.join(HERE, "cards.json")
+    with open(path) as file:
+        found = json.load(file)
+    for card in found["cards"]:
+        card[name] = value
+    with open(path + ".part", "w") as file:
+        json.dump(found, file)
+    os.replace(path + ".part", path)
+"""
+
+ROCM_SMI = """
+cards = state()["cards"]
+if "--setperfdeterminism" in sys.argv:
+    change("level", "perf_determinism")
+    sys.exit()
+answer, processes = {}, {}
+for number, card in enumerate(cards):
+    facts = {
+        "Unique ID": hex(card["unique_id"]), "Performance Level": card["level"], "Serial Number": "N/A",
+        "VRAM Total Memory (B)": str(card["total_bytes"]), "VRAM Total Used Memory (B)": str(card["used_bytes"]),
+        "Card Series": card["name"], "Card Model": "0x74a1", "Card SKU": "M3000100",
+    }
+    if card["node_id"] is not None:
+        facts["Node ID"] = str(card["node_id"])
+    answer[f"card{number}"] = facts
+    for pid, held in card["held"].items():
+        processes[f"PID{pid}"] = f"python3, 1, {held}, 0, 0"
+print("WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status\\n")
+print(json.dumps({**answer, "system": {"Driver version": "6.8.5", **processes}}))
+"""
+
+NVIDIA_SMI = """
+cards = state()["cards"]
+if "-pm" in sys.argv:
+    change("persistence", "Enabled")
+elif "-ac" in sys.argv:
+    change("clock_mhz", int(sys.argv[sys.argv.index("-ac") + 1].split(",")[1]))
+elif sys.argv[1].startswith("--query-gpu="):
+    for number, card in enumerate(cards):
+        values = {
+            "index": number, "name": card["name"], "serial": "[N/A]", "uuid": f"GPU-{card['unique_id']:x}",
+            "memory.total": card["total_bytes"] >> 20, "memory.used": card["used_bytes"] >> 20,
+            "driver_version": "550.54.15", "persistence_mode": card["persistence"],
+            "clocks.applications.graphics": card["clock_mhz"], "clocks.max.graphics": 1980, "clocks.max.memory": 2619,
+        }
+        print(", ".join(str(values[name]) for name in sys.argv[1].partition("=")[2].split(",")))
+else:
+    for card in cards:
+        for pid, held in card["held"].items():
+            print(f"GPU-{card['unique_id']:x}, {pid}, python3, {held >> 20}")
+"""
+
+AMDSMI = """
+class AmdSmiException(Exception):
+    pass
+
+class AmdSmiMemoryType:
+    VRAM = 0
+
+def amdsmi_init():
+    state()
+
+def amdsmi_shut_down():
+    pass
+
+def amdsmi_get_processor_handles():
+    return state()["cards"]
+
+def amdsmi_get_gpu_asic_info(card):
+    return {"market_name": card["name"], "asic_serial": f"0x{card['unique_id']:016X}"}
+
+def amdsmi_get_gpu_memory_total(card, kind):
+    return card["total_bytes"]
+
+def amdsmi_get_gpu_memory_usage(card, kind):
+    return card["used_bytes"]
+
+def amdsmi_get_gpu_perf_level(card):
+    level = {"perf_determinism": "DETERMINISM"}.get(card["level"], card["level"].upper())
+    return f"AMDSMI_DEV_PERF_LEVEL_{level}"
+
+def amdsmi_get_gpu_driver_info(card):
+    return {"driver_name": "amdgpu", "driver_version": "6.8.5", "driver_date": "2015/01/01 00:00"}
+
+def amdsmi_get_gpu_kfd_info(card):
+    if card["node_id"] is None:
+        raise AmdSmiException("not supported")
+    return {"kfd_id": 41463, "node_id": card["node_id"], "current_partition_id": 0}
+
+def amdsmi_get_gpu_process_list(card):
+    usage = lambda held: {"gtt_mem": 0, "cpu_mem": 0, "vram_mem": held}
+    return [
+        {"name": "python3", "pid": int(pid), "mem": held, "engine_usage": {}, "memory_usage": usage(held)}
+        for pid, held in card["held"].items()
+    ]
+"""
+
+#: Run by an attempt: hold some of a card's memory. Its arguments: cards.json, the card's number, bytes.
+HOLD = """
+import json, os, sys
+with open(sys.argv[1]) as file:
+    found = json.load(file)
+found["cards"][int(sys.argv[2])]["held"][str(os.getpid())] = int(sys.argv[3])
+with open(sys.argv[1] + ".part", "w") as file:
+    json.dump(found, file)
+os.replace(sys.argv[1] + ".part", sys.argv[1])
+"""
+
+
+class Drivers:
+    """The stand-ins in one folder, which is to be on PATH and on PYTHONPATH, and the GPUs that they tell of."""
+
+    def __init__(self, folder: Path, *tools: str, cards: int = 2, **facts: Any) -> None:
+        self.folder, self.file = folder, folder / "cards.json"
+        self.cards = [Card(**{"unique_id": 0xA0 + index, **facts}) for index in range(cards)]
+        self.hangs, self.fails = False, ""
+        folder.mkdir(exist_ok=True)
+        self.write()
+        if "rocm-smi" in tools:
+            self._install("rocm-smi", ROCM_SMI)
+        if "nvidia-smi" in tools:
+            self._install("nvidia-smi", NVIDIA_SMI)
+        if "amdsmi" in tools:
+            (folder / "amdsmi.py").write_text(STATE + AMDSMI)
+
+    def write(self) -> None:
+        """Let the tools tell of what was changed here."""
+        text = json.dumps({"hangs": self.hangs, "fails": self.fails, "cards": [asdict(card) for card in self.cards]})
+        part = self.file.with_suffix(".new")
+        part.write_text(text)
+        part.replace(self.file)
+
+    def read(self) -> list[Card]:
+        """The cards as others left them."""
+        return [Card(**card) for card in json.loads(self.file.read_text())["cards"]]
+
+    def give(self, card: int, pid: int, held_bytes: int) -> None:
+        """Let a process hold memory of a card, for as long as it lives."""
+        self.cards[card].held[str(pid)] = held_bytes
+        self.write()
+
+    @contextmanager
+    def silent(self, *, hangs: bool = False, fails: str = "") -> Iterator[None]:
+        """No tool answers."""
+        self.hangs, self.fails = hangs, fails
+        self.write()
+        try:
+            yield
+        finally:
+            self.hangs, self.fails = False, ""
+            self.write()
+
+    def environment(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """An environment in which the tools are found before all others."""
+        more = [inherited["PYTHONPATH"]] if inherited.get("PYTHONPATH") else []
+        return {
+            **inherited,
+            "PATH": f"{self.folder}{os.pathsep}{inherited.get('PATH', '')}",
+            "PYTHONPATH": os.pathsep.join([str(self.folder), *more]),
+        }
+
+    def _install(self, name: str, body: str) -> None:
+        tool = self.folder / name
+        tool.write_text(f"#!{sys.executable} -IS\n{STATE}{body}")
+        tool.chmod(0o755)
