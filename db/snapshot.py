@@ -1,13 +1,14 @@
-"""What the head decides from, read in two queries."""
+"""What the head decides from, read in a few queries."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
 
 from db import tables
+from db.filters import parts
 from db.values import pin_of, places_of
 from jobs.state import ACTIVE, OPEN, TaskState
 from jobs.task import Device, Pin, Place, Resources
@@ -91,19 +92,48 @@ class Snapshot:
     usage: Mapping[str, float] = field(default_factory=dict)  #: by user: device seconds of late, for fair shares
 
 
-def read(connection: Connection) -> Snapshot:
-    """The jobs that are not over, and what runs."""
+#: What of a task changes after its submission.
+CHANGING = ("state", "epoch", "waits_for", "is_stuck")
+
+
+class Reader:
+    """Reads snapshots; what never changes of a task is read once."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, OpenTask] = {}
+
+    def read(self, connection: Connection) -> Snapshot:
+        """The jobs that are not over, and what runs."""
+        rows = connection.execute(_query(*(tables.tasks.c[name] for name in CHANGING))).all()
+        unknown = [row.id for row in rows if row.id not in self._tasks]
+        fresh = [row for part in parts(unknown) for row in connection.execute(_whole(part))]
+        stages = {row.id: row.stage for row in fresh}
+        self._tasks |= {row.id: _open_task(row, stages) for row in fresh}
+        self._tasks = {row.id: _brought_up(self._tasks[row.id], row) for row in rows}
+        return Snapshot(tuple(self._tasks.values()), _running(connection))
+
+
+def _query(*columns: Any) -> Select[Any]:
+    """Tasks of the jobs that are not over, by their id and `columns`, in the order of submission."""
     jobs, tasks = tables.jobs, tables.tasks
     live = select(tasks.c.job).where(tasks.c.state.in_(sorted(OPEN | ACTIVE)))
-    query = (
-        select(tasks, jobs.c.submitted_at, jobs.c.submitted_by, jobs.c.timeout_s, jobs.c.reuse, jobs.c.priority)
-        .join(jobs, jobs.c.id == tasks.c.job)
-        .where(tasks.c.job.in_(live))
-        .order_by(jobs.c.submitted_at, tasks.c.id)
+    query = select(tasks.c.id, *columns).join(jobs, jobs.c.id == tasks.c.job).where(tasks.c.job.in_(live))
+    return query.order_by(jobs.c.submitted_at, tasks.c.id)
+
+
+def _whole(ids: Sequence[str]) -> Select[Any]:
+    jobs, tasks = tables.jobs, tables.tasks
+    columns = (jobs.c.submitted_at, jobs.c.submitted_by, jobs.c.timeout_s, jobs.c.reuse, jobs.c.priority)
+    return select(tasks, *columns).join(jobs, jobs.c.id == tasks.c.job).where(tasks.c.id.in_(ids))
+
+
+def _brought_up(task: OpenTask, row: Any) -> OpenTask:
+    """The task as it is now: the same object where nothing changed."""
+    if (task.state, task.epoch, task.waits_for, task.is_stuck) == (row.state, row.epoch, row.waits_for, row.is_stuck):
+        return task
+    return replace(
+        task, state=TaskState(row.state), epoch=row.epoch, waits_for=row.waits_for, is_stuck=bool(row.is_stuck)
     )
-    rows = connection.execute(query).all()
-    stages = {row.id: row.stage for row in rows}
-    return Snapshot(tuple(_open_task(row, stages) for row in rows), _running(connection))
 
 
 def _open_task(row: Any, stages: Mapping[str, str]) -> OpenTask:
@@ -130,8 +160,10 @@ def _open_task(row: Any, stages: Mapping[str, str]) -> OpenTask:
 
 def _running(connection: Connection) -> tuple[RunningAttempt, ...]:
     jobs, tasks, attempts = tables.jobs, tables.tasks, tables.attempts
+    names = ("id", "task", "epoch", "places", "started_at", "timeout_s", "digest")
+    columns = [attempts.c[name] for name in names]
     query = (
-        select(attempts, tasks.c.state, tasks.c.resources, jobs.c.submitted_by)
+        select(*columns, tasks.c.state, tasks.c.resources, jobs.c.submitted_by)
         .join(attempts, attempts.c.id == tasks.c.attempt)
         .join(jobs, jobs.c.id == tasks.c.job)
         .where(tasks.c.state.in_(sorted(ACTIVE)))

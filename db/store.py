@@ -4,17 +4,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from db import attempts, logs, moves, nodes, requests, snapshot, submission, tables, terms
+from db import attempts, logs, moves, nodes, requests, submission, tables, terms
 from db.attempts import Begun, TakeOver
 from db.engine import Database
 from db.filters import parts
 from db.ids import epoch_of, new_job_id
 from db.nodes import Closed
+from db.reader import SnapshotReader
 from db.snapshot import Need, OpenTask, RunningAttempt, Snapshot
 from db.terms import LeaderKind
 from jobs.plan import Plan
@@ -62,6 +64,7 @@ class Store:
     def __init__(self, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
         self.database = database
         self._clock = clock
+        self._snapshots = snapshot.Reader()
 
     def begin_term(self, kind: LeaderKind, host: str, pid: int) -> int:
         """Lead from now on: what earlier leaders begin after this is refused."""
@@ -114,9 +117,9 @@ class Store:
         return job
 
     def snapshot(self) -> Snapshot:
-        """What the head decides from."""
+        """What the head decides from; cheap when little has changed since this store's last one."""
         with self.database.reading() as connection:
-            return snapshot.read(connection)
+            return self._snapshots.read(connection)
 
     def queue(self, tasks: Iterable[str]) -> set[str]:
         """Pending to queued: all that they need is done. Returns those that were pending."""
