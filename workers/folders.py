@@ -1,6 +1,7 @@
 """Where an attempt's files lie in a node's data folder: work/<attempt>, logs/<attempt>.log."""
 
 import fcntl
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from jobs.stages.base import OUTPUTS
 from workers.processes import sweep
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-TEMPORARY = "tmp"  #: in a working folder: what its commands take for /tmp
 
 
 def checked(name: str) -> str:
@@ -31,29 +31,39 @@ def working_folder(data: Path, attempt_id: str) -> Iterator[Path]:
     """An attempt's folder with an empty outputs/, removed at the end; locked, so that nobody takes it for left over."""
     folder = data.absolute() / "work" / checked(attempt_id)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _lock_path(folder).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            (folder / OUTPUTS).mkdir(parents=True)
-            (folder / TEMPORARY).mkdir()
-            yield folder
-        finally:
-            _remove(folder)
+    lock = _make_locked(folder)
+    try:
+        (folder / OUTPUTS).mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def clear_leftovers(data: Path) -> None:
     """End and remove what agents left that were killed; the attempts of living ones are locked and stay."""
     for folder in (data / "work").glob("*/"):
-        with _lock_path(folder).open("w") as lock, suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sweep(folder.name)
-            _remove(folder)
+        with suppress(FileNotFoundError, BlockingIOError):
+            _clear(folder)
 
 
-def _lock_path(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
+def _clear(folder: Path) -> None:
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        sweep(folder.name)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    _lock_path(folder).unlink(missing_ok=True)
+def _make_locked(folder: Path) -> int:
+    """Make a folder and return it open and locked: again, where it was taken for left over before it was locked."""
+    while True:
+        folder.mkdir()
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return lock
+            os.close(lock)
