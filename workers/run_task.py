@@ -15,10 +15,10 @@ from jobs.stages.base import INPUTS, OUTPUTS, Stage
 from jobs.state import Failure, FailureKind
 from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResult
 from jobs.toolchains import Toolchain
-from workers import failures
+from workers import failures, fitness
 from workers.artifacts import ArtifactStore
-from workers.environment import MissingTool, environment, resolve
-from workers.folders import TEMPORARY, checked, log_path, working_folder
+from workers.environment import MissingTool, environment, gang_variables, resolve
+from workers.folders import checked, log_path, working_folder
 from workers.process_metrics import observed_measurements
 from workers.processes import Cancellation, End, Ended, Guarded, Lease
 
@@ -43,19 +43,44 @@ def run(
         attempt.id,
         attempt.epoch,
         failure=None,
-        environment=environment(attempt.devices, attempt.cpus),
+        environment=environment(attempt.devices, attempt.cpus) | gang_variables(attempt.gang),
         versions=toolchain.versions,
     )
+    if unfit := fitness.before(attempt, cancellation):
+        failure = failures.of_unfit(map(fitness.told, unfit))
+        return replace(result, failure=failure, unfit=unfit, wall_s=time.monotonic() - started)
+    has_begun = not cancellation.is_wished
+    result = _carried_out(result, attempt, data, store, cancellation, lease)
+    unfit = fitness.after(attempt) if has_begun else ()
+    return replace(
+        result,
+        artifacts=(*result.artifacts, *_kept_log(log_path(data, attempt.id), store)),
+        warnings=(*result.warnings, *map(fitness.told, unfit)),
+        unfit=unfit,
+        wall_s=time.monotonic() - started,
+    )
+
+
+def _carried_out(
+    result: TaskResult,
+    attempt: Attempt,
+    data: Path,
+    store: ArtifactStore,
+    cancellation: Cancellation,
+    lease: Lease | None,
+) -> TaskResult:
+    """The result, completed by what came of the attempt's commands."""
     log = log_path(data, attempt.id)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with working_folder(data, attempt.id) as folder:
             place_inputs(attempt.inputs, store, folder)
-            ended = _run_commands(attempt, folder, log, cancellation, lease)
+            ended = _run_commands(attempt, result.environment, folder, log, cancellation, lease)
             result = replace(result, processes=tuple(ran.process for ran in ended.ran))
             outcome = _outcome(attempt, ended, folder, log)
-            artifacts = _publish(STAGES[attempt.stage], folder, store) if _is_shown(outcome.failure) else ()
-        result = replace(
+            stage = STAGES[attempt.stage]
+            artifacts = _publish(stage, folder, store) if _is_shown(outcome.failure) else ()
+        return replace(
             result,
             failure=outcome.failure,
             artifacts=artifacts,
@@ -63,13 +88,11 @@ def run(
             warnings=outcome.warnings,
         )
     except MissingTool as error:
-        result = replace(result, failure=Failure(FailureKind.TOOLCHAIN, str(error)))
+        return replace(result, failure=Failure(FailureKind.TOOLCHAIN, str(error)))
     except StorageUnusable as error:
-        result = replace(result, failure=Failure(FailureKind.NODE_UNFIT, str(error)))
+        return replace(result, failure=Failure(FailureKind.NODE_UNFIT, str(error)))
     except OSError as error:
-        result = replace(result, failure=failures.of_machine(error))
-    artifacts = (*result.artifacts, *_kept_log(log, store))
-    return replace(result, artifacts=artifacts, wall_s=time.monotonic() - started)
+        return replace(result, failure=failures.of_machine(error))
 
 
 def place_inputs(inputs: Mapping[str, Iterable[Artifact]], store: ArtifactStore, folder: Path) -> None:
@@ -85,12 +108,18 @@ def kind_of(name: str, kinds: Mapping[str, str]) -> str | None:
     return kinds[max(endings, key=len)] if endings else None
 
 
-def _run_commands(attempt: Attempt, folder: Path, log: Path, cancellation: Cancellation, lease: Lease | None) -> Ended:
+def _run_commands(
+    attempt: Attempt,
+    seen: Mapping[str, str],
+    folder: Path,
+    log: Path,
+    cancellation: Cancellation,
+    lease: Lease | None,
+) -> Ended:
     if cancellation.is_wished:
         return Ended(End.CANCELLED, ())
-    temporary = {"TMPDIR": str(folder / TEMPORARY)}  # what a killed tool leaves there goes with the folder
-    resolved = [resolve(command, attempt.devices, attempt.cpus) for command in attempt.commands]
-    commands = [Command(argv, {**env, **temporary}) for argv, env in resolved]
+    seen = {**seen, "TMPDIR": str(folder)}  # what a killed tool leaves there goes with the folder
+    commands = [Command(*resolve(command, seen)) for command in attempt.commands]
     with Guarded(commands, folder, log, attempt.timeout_s, attempt.id, lease) as guarded:
         cancellation.calls(guarded.cancel)
         return guarded.wait()
@@ -102,6 +131,8 @@ def _outcome(attempt: Attempt, ended: Ended, folder: Path, log: Path) -> Outcome
     failure = failures.of_commands(ended, attempt.commands, said[-1] if said else "", attempt.timeout_s)
     if failure:
         return Outcome(failure=failure)
+    if attempt.gang and attempt.gang.rank > 0:  # the report is the first node's, and tells of all of them
+        return Outcome()
     outcome = _parse(attempt, folder, "\n".join(said))
     if not _is_shown(outcome.failure):
         return outcome
