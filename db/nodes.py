@@ -75,6 +75,7 @@ def _device_row(node: Node, device: Device) -> dict[str, Any]:
         "index": device.index,
         "serial": device.serial,
         "memory_bytes": device.memory_bytes,
+        "memory_used_bytes": device.memory_used_bytes,
     }
 
 

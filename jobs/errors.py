@@ -99,7 +99,9 @@ class NotFound(HaloError):
 LISTED_BY = {
     "job": "`haloctl list` shows them",
     "task": "`haloctl show JOB` lists a job's tasks",
+    "node": "`haloctl nodes` lists them",
     "artifact": "`haloctl artifacts` lists them",
+    "device": "`haloctl nodes --json` lists them",
 }
 
 
@@ -149,6 +151,17 @@ class AlreadyLed(Conflict):
         return f"{self.who} leads already: end that, or wait to take over with --standby"
 
 
+class AlreadyRuns(Conflict):
+    """What there may be one of is there."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what, remedy)
+        self.what, self.remedy = what, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what} runs already: {self.remedy}"
+
+
 class NothingToDo(Conflict):
     """A command found nothing in a state that it applies to."""
 
@@ -158,6 +171,17 @@ class NothingToDo(Conflict):
 
     def __str__(self) -> str:
         return self.message
+
+
+class SettingsLeft(Conflict):
+    """Settings of this machine were to be changed and are not as wanted."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self.names = names
+
+    def __str__(self) -> str:
+        return f"not as wanted still: {', '.join(self.names)}; what to do is told above"
 
 
 class Unreachable(HaloError):

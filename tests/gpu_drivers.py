@@ -55,14 +55,20 @@ def state():
     for card in found["cards"]:
         card["held"] = {pid: held for pid, held in card["held"].items() if is_alive(pid)}
         card["used_bytes"] = card["idle_bytes"] + sum(card["held"].values())
+    if found["slow_looks"]:
+        found["cards"][0]["used_bytes"] = found["cards"][0]["total_bytes"]
+        write({"slow_looks": found["slow_looks"] - 1})
     return found
 
 def change(name, value):
+    with open(os.path.join(HERE, "cards.json")) as file:
+        cards = json.load(file)["cards"]
+    write({"cards": [{**card, name: value} for card in cards]})
+
+def write(changed):
     path = os.path.join(HERE, "cards.json")
     with open(path) as file:
-        found = json.load(file)
-    for card in found["cards"]:
-        card[name] = value
+        found = {**json.load(file), **changed}
     with open(path + ".part", "w") as file:
         json.dump(found, file)
     os.replace(path + ".part", path)
@@ -174,6 +180,7 @@ class Drivers:
         self.folder, self.file = folder, folder / "cards.json"
         self.cards = [Card(**{"unique_id": 0xA0 + index, **facts}) for index in range(cards)]
         self.hangs, self.fails = False, ""
+        self.slow_looks = 0  #: in which the first card's memory is still all in use
         folder.mkdir(exist_ok=True)
         self.write()
         if "rocm-smi" in tools:
@@ -185,7 +192,8 @@ class Drivers:
 
     def write(self) -> None:
         """Let the tools tell of what was changed here."""
-        text = json.dumps({"hangs": self.hangs, "fails": self.fails, "cards": [asdict(card) for card in self.cards]})
+        behaviour = {"hangs": self.hangs, "fails": self.fails, "slow_looks": self.slow_looks}
+        text = json.dumps({**behaviour, "cards": [asdict(card) for card in self.cards]})
         part = self.file.with_suffix(".new")
         part.write_text(text)
         part.replace(self.file)

@@ -31,12 +31,18 @@ MASKS_OF = {"amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "nvidia": ("
 logger = logging.getLogger(__name__)
 
 
+def this_machine() -> Machine:
+    """What its drivers tell now."""
+    return Machine(tuple(listing for vendor in VENDORS if (listing := list_gpus(vendor))))
+
+
 def describe_node(node_id: str, known: Node | None = None) -> Node:
     """This machine as a node of the cluster; raises BadSetting for a wrong HALOCTL_CPU_DEVICES.
 
     GPUs whose tool does not answer now are those that were `known`.
     """
-    listings = [listing for vendor in VENDORS if (listing := list_gpus(vendor))]
+    machine = this_machine()
+    listings = machine.listings
     silent = {listing.vendor for listing in listings if listing.error}
     cpu = [Device("cpu", index) for index in range(cpu_device_count(os.environ.get(CPU_DEVICES_VARIABLE)))]
     kept = [device for device in known.devices if vendor_of(device.kind) in silent] if known else []
@@ -49,7 +55,7 @@ def describe_node(node_id: str, known: Node | None = None) -> Node:
         memory_bytes=memory_bytes(),
         devices=(*cpu, *kept, *gpu_devices(listings)),
         versions=versions(listings),
-        checks=checks(Machine(tuple(listings))),
+        checks=checks(machine),
     )
 
 

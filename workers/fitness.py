@@ -67,7 +67,9 @@ def troubles(devices: Collection[Device], listing: Listing | None) -> Iterator[T
 
 def _of_device(device: Device, gpu: Gpu | None, listing: Listing) -> Iterator[Trouble]:
     if gpu is None:
-        yield Trouble(f"{listing.tool} does not list it any more, only {len(listing.gpus)} others", device)
+        yield Trouble(
+            f"{listing.tool} does not list it any more, only {len(listing.gpus)} others", device, passes=False
+        )
     elif device.serial and gpu.serial and device.serial != gpu.serial:
         yield Trouble(f"another card is in its place: {gpu.serial}, not {device.serial}", device, passes=False)
     elif users := [user for user in gpu.users or () if _is_on_it(user)]:

@@ -1,0 +1,269 @@
+"""GPUs looked at before and after attempts: agents, processes and tools are real, the drivers are stand-ins."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from jobs.state import FailureKind
+from jobs.task import Attempt, Command, Device, TaskResult
+from jobs.toolchains import Toolchain
+from tests.gpu_drivers import GIB, HOLD, MIB, Drivers
+from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
+from workers import device_users, fitness
+from workers.agent import Agent
+from workers.artifacts import ArtifactStore
+from workers.processes import Cancellation
+from workers.run_task import run
+
+TOOLS = {"mi300x": "rocm-smi", "h100": "nvidia-smi"}
+NAMES = {"mi300x": "AMD Instinct MI300X OAM", "h100": "NVIDIA H100 80GB HBM3"}
+WAIT = "import sys, time\nfor _ in range(60000): time.sleep(0.01)"
+SLOW_MACHINE_S = 10.0
+
+
+@pytest.fixture(params=TOOLS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each vendor's GPUs."""
+    return str(request.param)
+
+
+@pytest.fixture
+def drivers(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Drivers:
+    return installed(tmp_path, kind, monkeypatch)
+
+
+@pytest.fixture
+def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drivers:
+    return installed(tmp_path, "mi300x", monkeypatch)
+
+
+def installed(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Drivers:
+    found = Drivers(tmp_path / "tools", TOOLS[kind], name=NAMES[kind])
+    monkeypatch.setenv("PATH", found.environment()["PATH"])
+    return found
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may pass by itself is not waited for as long as it would be."""
+    monkeypatch.setattr(fitness, "BEFORE_S", 0.5)
+
+
+@pytest.fixture
+def others() -> Iterator[ExitStack]:
+    """Processes that are none of ours; ended with the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def other(others: ExitStack, code: str = WAIT, **variables: str) -> "subprocess.Popen[bytes]":
+    """A process of somebody else's."""
+    process = subprocess.Popen([sys.executable, "-IS", "-c", code], env=variables)
+    others.callback(process.wait)
+    others.callback(process.kill)
+    return process
+
+
+def on_gpu(kind: str, *commands: Command, index: int = 0, serial: str = "") -> Attempt:
+    return attempt(*(commands or (python(FINITE_INVOCATION),)), devices=(Device(kind, index, serial),))
+
+
+def holding(drivers: Drivers, card: int, held_bytes: int, *more: str) -> Command:
+    """A stage that holds a card's memory while it runs."""
+    return python(HOLD + FINITE_INVOCATION + "\n".join(more), str(drivers.file), str(card), str(held_bytes))
+
+
+def carried_out(data: Path, given: Attempt, cancellation: Cancellation | None = None) -> TaskResult:
+    store = ArtifactStore(data / "artifacts")
+    return run(given, data, store, Toolchain("default", {}), cancellation or Cancellation())
+
+
+def message(result: TaskResult) -> str:
+    assert result.failure
+    assert result.failure.kind is FailureKind.NODE_UNFIT
+    assert result.processes == ()
+    return result.failure.message
+
+
+def test_an_attempt_on_a_fit_gpu_runs_and_leaves_it_fit(drivers: Drivers, kind: str, tmp_path: Path) -> None:
+    result = carried_out(tmp_path, on_gpu(kind, holding(drivers, 0, 60 * GIB)))
+    assert (result.failure, result.unfit) == (None, ())
+    assert drivers.read()[0].held  # it was there
+
+
+def test_a_gpu_that_somebody_else_uses_is_unfit_and_nothing_runs_on_it(
+    drivers: Drivers, kind: str, tmp_path: Path, others: ExitStack
+) -> None:
+    agent = Agent("n1", tmp_path)
+    stranger = other(others)
+    drivers.give(1, stranger.pid, 12 * GIB)
+    given = on_gpu(kind, index=1)
+    started = time.monotonic()
+    agent.start(given)
+    (result,) = agent.poll(wait_s=DEADLINE_S)
+    assert time.monotonic() - started < fitness.BEFORE_S + SLOW_MACHINE_S
+    assert agent.stop(DEADLINE_S)
+    (unfit,) = result.unfit
+    assert (unfit.node, unfit.kind, unfit.index) == (given.places[0].node, kind, 1)
+    assert f"pid {stranger.pid} (python3, user " in message(result)
+    assert "12.0 GiB" in message(result)
+    assert message(result).startswith(f"{kind}:1: before {given.id}: ")
+    assert stranger.poll() is None
+
+
+def test_a_gpu_is_no_worse_for_what_others_do_on_another_one(
+    drivers: Drivers, kind: str, tmp_path: Path, others: ExitStack
+) -> None:
+    drivers.give(1, other(others).pid, 12 * GIB)
+    assert carried_out(tmp_path, on_gpu(kind)).failure is None
+
+
+def test_what_an_earlier_attempt_left_is_ended_first(
+    drivers: Drivers, kind: str, tmp_path: Path, others: ExitStack
+) -> None:
+    leftover = other(others, HALOCTL_ATTEMPT="0123abcd-99-1")
+    drivers.give(0, leftover.pid, 160 * GIB)
+    result = carried_out(tmp_path, on_gpu(kind))
+    assert (result.failure, result.unfit) == (None, ())
+    assert leftover.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+def test_a_running_attempt_is_no_leftover(amd: Drivers, tmp_path: Path, others: ExitStack) -> None:
+    marker = uuid4().hex
+    agent = Agent("n1", tmp_path / "one")
+    others.callback(agent.stop, DEADLINE_S)
+    agent.start(attempt(python(WAIT, marker)))
+    until(lambda: living(marker), "the attempt runs")
+    amd.give(0, other(others).pid, 12 * GIB)
+    assert carried_out(tmp_path / "two", on_gpu("mi300x")).unfit
+    assert device_users.sweep_leftovers() == 0
+    assert living(marker)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_memory_that_nobody_admits_to_makes_a_gpu_unfit(amd: Drivers, tmp_path: Path) -> None:
+    amd.cards[0].idle_bytes = 3 * GIB
+    amd.write()
+    result = carried_out(tmp_path, on_gpu("mi300x"))
+    assert "3.0 GiB of it are in use: no process is told of" in message(result)
+
+
+def test_memory_that_comes_back_in_time_is_waited_for(amd: Drivers, tmp_path: Path) -> None:
+    amd.slow_looks = 3
+    amd.write()
+    assert carried_out(tmp_path, on_gpu("mi300x")).failure is None
+    amd.slow_looks = 3
+    amd.write()
+    assert fitness.after(on_gpu("mi300x")) == ()
+
+
+def test_a_gpu_that_the_driver_lost_is_unfit(drivers: Drivers, kind: str, tmp_path: Path) -> None:
+    drivers.cards.pop()
+    drivers.write()
+    assert "does not list it any more" in message(carried_out(tmp_path, on_gpu(kind, index=1)))
+
+
+def test_another_card_in_a_gpus_place_is_unfit(drivers: Drivers, kind: str, tmp_path: Path) -> None:
+    result = carried_out(tmp_path, on_gpu(kind, serial="0x00000000000000ff"))
+    assert "another card is in its place" in message(result)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_node_whose_tool_fails_is_unfit_as_a_whole(drivers: Drivers, kind: str, tmp_path: Path) -> None:
+    with drivers.silent(fails="the driver is gone"):
+        result = carried_out(tmp_path, on_gpu(kind))
+    (unfit,) = result.unfit
+    assert unfit.kind == ""
+    assert "the driver is gone" in message(result)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_tool_that_hangs_holds_an_attempt_up_for_so_long_and_no_longer(
+    amd: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.driver_tools.TOOL_TIMEOUT_S", 0.3)
+    with amd.silent(hangs=True):
+        result = carried_out(tmp_path, on_gpu("mi300x"))
+    assert "rocm-smi did not answer within 0.3 s" in message(result)
+    until(lambda: not living(str(amd.folder / "rocm-smi")), "no tool is left")
+
+
+def test_a_cancelled_attempt_does_not_wait_for_a_gpu(amd: Drivers, tmp_path: Path) -> None:
+    amd.cards[0].idle_bytes = 3 * GIB
+    amd.write()
+    cancellation = Cancellation()
+    cancellation.cancel()
+    result = carried_out(tmp_path, on_gpu("mi300x"), cancellation)
+    assert result.failure
+    assert result.failure.kind is FailureKind.CANCELLED
+
+
+def test_a_gpu_that_somebody_came_to_use_meanwhile_is_told_of_beside_the_result(
+    drivers: Drivers, kind: str, tmp_path: Path, others: ExitStack
+) -> None:
+    stranger = other(others)
+    give = f"import sys\nsys.argv[3] = '{5 * GIB}'\nimport os\nos.getpid = lambda: {stranger.pid}\n"
+    intruding = python(give + HOLD + FINITE_INVOCATION, str(drivers.file), "0", "0")
+    result = carried_out(tmp_path, on_gpu(kind, intruding))
+    assert result.failure is None
+    assert result.measurements
+    (unfit,) = result.unfit
+    assert (unfit.kind, unfit.index) == (kind, 0)
+    assert f"pid {stranger.pid}" in unfit.reason
+    assert any(f"pid {stranger.pid}" in warning for warning in result.warnings)
+
+
+def test_memory_that_does_not_come_back_makes_a_gpu_unfit_after_its_attempt(amd: Drivers) -> None:
+    amd.cards[1].idle_bytes = 168 * GIB
+    amd.write()
+    (unfit,) = fitness.after(on_gpu("mi300x", index=1), settle_s=0.3)
+    assert (unfit.kind, unfit.index) == ("mi300x", 1)
+    assert "168.0 GiB of it are in use" in unfit.reason
+
+
+def test_amds_library_names_who_is_on_which_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: ExitStack
+) -> None:
+    library = Drivers(tmp_path / "library", "amdsmi")
+    monkeypatch.syspath_prepend(library.folder)
+    monkeypatch.setenv("PYTHONPATH", str(library.folder))
+    stranger = other(others)
+    library.give(1, stranger.pid, 300 * MIB)  # less than what counts without a name
+    assert f"in use by pid {stranger.pid}" in message(carried_out(tmp_path, on_gpu("mi300x", index=1)))
+    assert carried_out(tmp_path, on_gpu("mi300x", index=0)).failure is None
+
+
+def test_processes_of_an_attempt_see_their_own_gpus_and_no_other_mask(
+    drivers: Drivers, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mask in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+        monkeypatch.setenv(mask, "7")
+    tell = "import json, os; json.dump({n: v for n, v in os.environ.items()}, open(os.environ['TOLD'], 'w'))"
+    told = tmp_path / "told.json"
+    given = attempt(
+        Command(("python", "-c", tell + FINITE_INVOCATION), {"TOLD": str(told)}),
+        devices=(Device(kind, 0), Device(kind, 1)),
+    )
+    assert carried_out(tmp_path, given).failure is None
+    seen = json.loads(told.read_text())
+    masks = {name: value for name, value in seen.items() if "VISIBLE_DEVICES" in name or "ORDINAL" in name}
+    assert masks == {{"mi300x": "HIP_VISIBLE_DEVICES", "h100": "CUDA_VISIBLE_DEVICES"}[kind]: "0,1"}
+    expected = {"mi300x": ("HIP_FORCE_DEV_KERNARG", "1"), "h100": ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}[kind]
+    assert expected in seen.items()
+
+
+def test_an_attempt_without_gpus_pays_nothing(amd: Drivers) -> None:
+    given, cancellation = attempt(devices=(Device("cpu", 0),)), Cancellation()
+    with amd.silent(hangs=True):
+        started = time.perf_counter()
+        for _ in range(100):
+            assert fitness.before(given, cancellation) == fitness.after(given) == ()
+        assert (time.perf_counter() - started) / 100 < 0.001
