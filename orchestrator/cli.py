@@ -12,9 +12,11 @@ from orchestrator.commands import (
     artifacts,
     cancel,
     database,
+    head,
     list_jobs,
     logs,
     matrix,
+    node,
     nodes,
     reproduce,
     results,
@@ -42,8 +44,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "results": results.results,
     "artifacts": artifacts.artifacts,
     "reproduce": reproduce.reproduce,
-    "nodes": nodes.nodes,
+    "head": head.head,
+    "node": node.node,
 }
+
+#: Commands that have commands of their own, listed after the others.
+GROUPS: dict[str, typer.Typer] = {"nodes": nodes.app, "db": database.app}
 
 app = typer.Typer(
     name="haloctl",
@@ -55,7 +61,8 @@ app = typer.Typer(
 )
 for _name, _function in COMMANDS.items():
     app.command(_name)(_function)
-app.add_typer(database.app, name="db")
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 @app.callback(invoke_without_command=True)

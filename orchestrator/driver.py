@@ -183,4 +183,4 @@ def leader_in_words(context: Context) -> str:
 def reuse_of(context: Context) -> Reuse:
     """What a head of this process takes over from, and what it runs tasks under."""
     settings = context.settings
-    return Reuse(context.store, ArtifactStore(settings.data / "artifacts"), probe_toolchain(settings.cache))
+    return Reuse(context.store, ArtifactStore(settings.artifacts), probe_toolchain(settings.cache))

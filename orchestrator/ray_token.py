@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from jobs.errors import BadSetting, ClusterUnreachable
+from jobs.errors import ClusterUnreachable
 
 FILE_VARIABLE = "HALOCTL_RAY_TOKEN_FILE"
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -46,8 +46,8 @@ def made(data: Path) -> Path:
 def given(data: Path, file: Path | None, say: Say, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What Ray's processes are told of the token: of `file`, or else of the environment, or of the data folder.
 
-    Raises ClusterUnreachable where there is none, and BadSetting for a file that others can read or that says nothing;
-    one of this user's own is closed to others, and `say` is told so.
+    Raises ClusterUnreachable where there is none or it can't be used: others may not be able to read it. A file of this
+    user's own is closed to others, and `say` is told so.
     """
     named = file or _path(environment.get(FILE_VARIABLE))
     if named is None and environment.get("RAY_AUTH_TOKEN"):
@@ -76,15 +76,15 @@ def _expect_private(path: Path, say: Say) -> None:
     try:
         found = path.stat()
         if not path.read_text().strip():
-            raise BadSetting(where, "it is empty; copy it from the head again")
+            raise ClusterUnreachable(where, "it is empty; copy it from the head again")
     except OSError as error:
-        raise BadSetting(where, f"{error.strerror}; copy it from the head, for yourself alone") from error
+        raise ClusterUnreachable(where, f"{error.strerror}; copy it from the head, for yourself alone") from error
     if not stat.S_IMODE(found.st_mode) & 0o077:
         return
     try:
         path.chmod(0o600)
     except OSError as error:
-        raise BadSetting(where, "others can read it; use a copy of your own with mode 0600") from error
+        raise ClusterUnreachable(where, "others can read it; use a copy of your own with mode 0600") from error
     say(f"{where} could be read by others; its mode is 0600 now")
 
 

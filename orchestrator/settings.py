@@ -2,7 +2,8 @@
 
 HALOCTL_DATA          a folder for database, artifacts and logs; default: the user's data folder
 HALOCTL_DATABASE_URL  sqlite:///FILE or postgresql+psycopg://...; default: a SQLite file in the data folder
-HALOCTL_RAY_ADDRESS   a Ray cluster's address; default: a local Ray, started when something has to run
+HALOCTL_ARTIFACTS     the artifact store, a folder that all nodes of a cluster share; default: in the data folder
+HALOCTL_RAY_ADDRESS   HOST:PORT of a Ray cluster for `haloctl head` to use; default: it starts one
 HALOCTL_CPU_DEVICES   how many logical CPU devices a node has; default 8
 """
 
@@ -20,6 +21,7 @@ class Settings:
     data: Path
     database_url: str
     ray_address: str | None
+    artifacts: Path
 
     @property
     def cache(self) -> Path:
@@ -32,7 +34,9 @@ def from_environment() -> Settings:
     given = os.environ.get("HALOCTL_DATA")
     data = Path(given).expanduser().absolute() if given else _default_data()
     url = os.environ.get("HALOCTL_DATABASE_URL") or f"sqlite:///{data / 'haloctl.db'}"
-    return Settings(data, url, os.environ.get("HALOCTL_RAY_ADDRESS") or None)
+    shared = os.environ.get("HALOCTL_ARTIFACTS")
+    artifacts = Path(shared).expanduser().absolute() if shared else data / "artifacts"
+    return Settings(data, url, os.environ.get("HALOCTL_RAY_ADDRESS") or None, artifacts)
 
 
 def _default_data() -> Path:

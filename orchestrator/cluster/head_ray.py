@@ -1,5 +1,6 @@
 """The Ray that a head starts. It outlives its head, so that the next one finds nodes, agents and what they run."""
 
+import fcntl
 import os
 import select
 import shutil
@@ -34,6 +35,9 @@ class ClusterRay(Protocol):
     def end(self) -> None:
         """End it, if it is the head's own."""
 
+    def leave(self) -> None:
+        """Let it go on without this process."""
+
 
 class OthersRay:
     """A Ray that somebody else started."""
@@ -57,6 +61,9 @@ class OthersRay:
     def end(self) -> None:
         """It is not ours to end."""
 
+    def leave(self) -> None:
+        """It goes on."""
+
 
 class HeadRay:
     """Ray's control processes on this machine, under the data folder of their head."""
@@ -66,7 +73,9 @@ class HeadRay:
         self._host, self._port, self._token = host, port, token
         self._state = data / "ray" / "state"
         self._log = data / "logs" / "ray-head.log"
+        self._state.parent.mkdir(mode=0o700, exist_ok=True)
         self._folder = ray_commands.short_folder(data, "head")
+        self._lock: int | None = None
         self._living: dict[str, int] = {}  #: by program: a file descriptor that can be read when the process is gone
 
     @property
@@ -78,6 +87,7 @@ class HeadRay:
         """Attach to it where it lives, else start it: with what it knew, unless somebody wiped that."""
         if self.is_alive():
             return False
+        self._expect_no_other_head()
         self._look()
         if self.is_alive():
             return False
@@ -106,10 +116,27 @@ class HeadRay:
         """End every process of it, and remove its folder; nodes find out by themselves."""
         self._forget()
         reaper.end_all(str(self._folder), os.getpid())
+        self.leave()
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Let it go on without this process."""
         self._forget()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _expect_no_other_head(self) -> None:
+        """Hold a lock: a head that ends still has its Ray to end, and heads with different databases may meet here."""
+        if self._lock is not None:
+            return
+        lock = os.open(self._state.with_name("head.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            remedy = "end it, or set HALOCTL_DATA to a folder of its own for each"
+            raise ClusterUnreachable(f"Ray at {self.address}", f"another head has it in its hands; {remedy}") from error
+        self._lock = lock
 
     def _start(self) -> None:
         for folder in (self._state, self._log.parent):

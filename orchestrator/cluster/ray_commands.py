@@ -17,7 +17,7 @@ PROGRAM = (sys.executable, "-m", "orchestrator.cluster.ray_program")
 NODE_LABEL = "haloctl-node"  #: on a raylet: the name of its node
 CPU_DEVICE = "cpu_device"  #: Ray's name for our logical CPU devices
 OBJECT_STORE_BYTES = 80 << 20  #: files never travel through it
-LONGEST_FOLDER = 45  #: Ray's sockets are 62 characters below it, and Linux takes 107
+LONGEST_FOLDER = 40  #: Ray's sockets are up to 67 characters below it, and Linux takes 107
 
 #: A raylet that is gone is noticed after 4 x 0.5 s, one that is cut off or stopped after 4 x 3.5 s; others of Ray's
 #: connections find out within 15 s. A control store that is away may come back any time; one that has forgotten a
@@ -36,9 +36,14 @@ TUNING = {
 #: For every process that starts or joins a Ray.
 FIXED = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_worker_prestart": "0",  # tasks of Ray's own there are none
+    "RAY_prestart_worker_first_driver": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # keep Ray's hands off the GPU masks
     **TUNING,
 }
+
+#: For a driver that connects to 127.0.0.1: without it Ray 2.60 on Linux turns that into the host's outer address.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 #: Of the environment of whoever starts Ray. How to get into the database is not for every process of a cluster.
 LEFT_OUT = ("HALOCTL_DATABASE_URL", "PG", "RAY_AUTH_")
@@ -48,6 +53,7 @@ COMMON = (
     "--include-log-monitor=false",
     "--min-worker-port=0",  # any free one, so that several raylets of a host don't meet
     "--max-worker-port=0",
+    "--dashboard-agent-listen-port=0",
     f"--object-store-memory={OBJECT_STORE_BYTES}",
 )
 

@@ -9,7 +9,7 @@ from jobs.errors import ClusterUnreachable
 from orchestrator.cluster.ray_program import REFUSED
 
 TIMEOUT_S = 120.0
-LOG_LINE = re.compile(r"^(\[?\d{4}-\d\d-\d\d[^\]]*?\]?\s+(INFO|WARNING|ERROR|SUCC|PANIC)?\s*\S+:\d+\s*(--)?)\s*")
+LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+\s+[A-Z]+ \S+:\d+ -- ")
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path, where: str) -> None:
@@ -38,6 +38,8 @@ def expect_success(exit_code: int, log: Path, where: str) -> None:
     if exit_code == REFUSED:
         remedy = "take a copy of the token file that its head names when it starts"
         raise ClusterUnreachable(where, f"it does not know the token that it was given; {remedy}")
+    if exit_code < 0:
+        raise ClusterUnreachable(where, f"`ray start` was killed by signal {-exit_code}; {log} has what it said")
     if exit_code:
         raise ClusterUnreachable(where, f"{_last_words(log.read_text(errors='replace'))}; more in {log}")
 

@@ -23,7 +23,7 @@ def artifacts(
     from workers.artifacts import ArtifactStore
 
     with opened() as context:
-        store = ArtifactStore(context.settings.data / "artifacts")
+        store = ArtifactStore(context.settings.artifacts)
         found = [
             rows.artifact(row, store.path(row.sha256))
             for row in read(

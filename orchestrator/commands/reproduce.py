@@ -45,7 +45,7 @@ def _manifest(context: "Context", name: str) -> dict[str, Any]:
 
     attempt = _attempt(context, name)
     task = reports.task(context.database, attempt.task)
-    store = ArtifactStore(context.settings.data / "artifacts")
+    store = ArtifactStore(context.settings.artifacts)
     found = reproduction.manifest(attempt, task, lambda sha256: str(store.path(sha256)))
     for artifact in (artifact for artifacts in attempt.inputs.values() for artifact in artifacts):
         if not store.has(artifact):
