@@ -14,6 +14,7 @@ from db.ids import task_of
 from db.keeping import keep
 from db.moves import Found, Move
 from db.terms import newest
+from db.usage import weight_of
 from db.values import plain, plain_inputs, plain_places
 from jobs.digest import identity
 from jobs.stages import stage_of
@@ -82,6 +83,7 @@ def _begun(begun: Begun, at: datetime) -> dict[str, Any]:
         "epoch": attempt.epoch,
         "node": _node_of(attempt),
         "places": plain_places(attempt.places),
+        "weight": weight_of(attempt),
         "term": begun.term,
         "commands": plain(attempt.commands),
         "inputs": plain_inputs(attempt.inputs),

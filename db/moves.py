@@ -70,7 +70,17 @@ def make(connection: Connection, at: datetime, moves: Sequence[Move]) -> None:
         changed = _change_each(connection, was, to, names, group) if names else _change_all(connection, was, to, group)
         if changed != len(group):  # it can't be: they are locked
             raise LostRace(", ".join(f"task {move.found.id}" for move in group), to)
-    note(connection, at, moves)
+    touch(connection, [move.found.id for move in moves])
+    _note(connection, at, moves)
+
+
+def touch(connection: Connection, tasks: Iterable[str]) -> None:
+    """Have those who keep what they read of the tasks' jobs read it again; in order, so that nobody can deadlock."""
+    columns = tables.jobs.c
+    jobs = [{"_id": job} for job in sorted({job_of(task) for task in tasks})]
+    if jobs:
+        changed = update(tables.jobs).where(columns.id == bindparam("_id")).values(version=columns.version + 1)
+        connection.execute(changed, jobs)
 
 
 def _change_all(connection: Connection, was: TaskState, to: TaskState, moves: Sequence[Move]) -> int:
@@ -98,7 +108,7 @@ def _change_each(
     return connection.execute(update(tables.tasks).where(*guard).values(values), rows).rowcount
 
 
-def note(connection: Connection, at: datetime, moves: Sequence[Move]) -> None:
+def _note(connection: Connection, at: datetime, moves: Sequence[Move]) -> None:
     """Leave an event for each."""
     rows = [
         {

@@ -64,7 +64,8 @@ class Store:
     def __init__(self, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
         self.database = database
         self._clock = clock
-        self._snapshots = snapshot.Reader()
+        self._reader = SnapshotReader()
+        self._reading = Lock()
 
     def begin_term(self, kind: LeaderKind, host: str, pid: int) -> int:
         """Lead from now on: what earlier leaders begin after this is refused."""
@@ -118,8 +119,8 @@ class Store:
 
     def snapshot(self) -> Snapshot:
         """What the head decides from; cheap when little has changed since this store's last one."""
-        with self.database.reading() as connection:
-            return self._snapshots.read(connection)
+        with self._reading, self.database.reading() as connection:
+            return self._reader.read(connection, self._clock())
 
     def queue(self, tasks: Iterable[str]) -> set[str]:
         """Pending to queued: all that they need is done. Returns those that were pending."""
@@ -149,6 +150,7 @@ class Store:
         with self._writing() as (connection, _):
             if rows:
                 connection.execute(update(tables.tasks).where(*still).values(values), rows)
+                moves.touch(connection, waits)
 
     def take_over(self, wanted: Sequence[TakeOver]) -> set[str]:
         """Queued to cached: the outputs and measurements of `from_task` are the task's too. Returns the tasks."""

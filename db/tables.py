@@ -93,6 +93,7 @@ jobs = Table(
     Column("priority", Integer, nullable=False, server_default="0"),  #: higher goes first
     Column("job_timeout_s", Float),  #: of the whole job, each time that it is asked for; none: as long as it takes
     Column("due_at", Moment, index=True),  #: when what is left of it is cancelled
+    Column("version", Integer, nullable=False, server_default="0"),  #: another one after each change of its tasks
 )
 
 tasks = Table(
@@ -147,6 +148,7 @@ attempts = Table(
     Column("epoch", Integer, nullable=False),
     Column("node", String, nullable=False),  #: the names of all its nodes, joined by +
     Column("places", JSON, nullable=False),  #: each a node with the devices of it that the attempt held
+    Column("weight", Float),  #: its devices; without any, what its cores count for; none: from before schema 0003
     Column("term", Integer),  #: of the head that began it; none: from before schema 0003
     Column("commands", JSON, nullable=False),
     Column("inputs", JSON, nullable=False),

@@ -34,6 +34,7 @@ def _alter_jobs() -> None:
         jobs.add_column(sa.Column("priority", sa.Integer(), nullable=False, server_default="0"))
         jobs.add_column(sa.Column("job_timeout_s", sa.Float()))
         jobs.add_column(sa.Column("due_at", MOMENT))
+        jobs.add_column(sa.Column("version", sa.Integer(), nullable=False, server_default="0"))
         jobs.create_index("ix_jobs_due_at", ["due_at"])
 
 
@@ -57,6 +58,7 @@ def _alter_cells() -> None:
 def _alter_attempts() -> None:
     with op.batch_alter_table("attempts") as attempts:
         attempts.add_column(sa.Column("places", sa.JSON()))
+        attempts.add_column(sa.Column("weight", sa.Float()))
         attempts.add_column(sa.Column("term", sa.Integer()))
         attempts.add_column(sa.Column("is_counted", sa.Boolean()))
         attempts.create_index("ix_attempts_started_at", ["started_at"])
