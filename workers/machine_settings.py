@@ -251,18 +251,22 @@ def fix(machine: Machine) -> Iterator[Change]:
 
 def _apply(fix: Fix, machine: Machine) -> str:
     """Make one change; why it failed, or nothing."""
+    if isinstance(fix, Write):
+        return "; ".join(filter(None, (_write(file, fix.text) for file in machine.files(fix.path))))
+    if os.geteuid():
+        return "root alone may do that"
     try:
-        if isinstance(fix, Write):
-            for file in machine.files(fix.path):
-                file.write_text(fix.text)
-        elif os.geteuid():
-            return "root alone may do that"
-        else:
-            driver_tools.output_of(fix.argv[0], fix.argv)
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        driver_tools.output_of(Path(fix.argv[0]).name, fix.argv)
     except ToolFailed as error:
         return str(error)
+    return ""
+
+
+def _write(file: Path, text: str) -> str:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        return f"{file}: {error.strerror}"
     return ""
 
 
