@@ -1,17 +1,22 @@
 """Where things are: taken from the environment, with a default for each that needs no set-up.
 
-HALOCTL_DATA          a folder for database, artifacts and logs; default: the user's data folder
-HALOCTL_DATABASE_URL  sqlite:///FILE or postgresql+psycopg://...; default: a SQLite file in the data folder
-HALOCTL_ARTIFACTS     the artifact store, a folder that all nodes of a cluster share; default: in the data folder
-HALOCTL_RAY_ADDRESS   HOST:PORT of a Ray cluster for `haloctl head` to use; default: it starts one
-HALOCTL_CPU_DEVICES   how many logical CPU devices a node has; default 8
+HALOCTL_DATA               a folder for database, artifacts and logs; default: the user's data folder
+HALOCTL_DATABASE_URL       sqlite:///FILE or postgresql+psycopg://...; default: a SQLite file in the data folder
+HALOCTL_DATABASE_URL_FILE  a file with that URL, which nobody but its owner may read: for a URL with a password
+HALOCTL_ARTIFACTS          the artifact store, a folder that all nodes of a cluster share; default: in the data folder
+HALOCTL_RAY_ADDRESS        HOST:PORT of a Ray cluster for `haloctl head` to use; default: it starts one
+HALOCTL_CPU_DEVICES        how many logical CPU devices a node has; default 8
 """
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.errors import StorageUnusable
+from jobs.errors import BadSetting, StorageUnusable
+
+URL_FILE = "HALOCTL_DATABASE_URL_FILE"
+OTHERS = 0o077  #: the bits of a file's mode that let others use it
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,34 @@ def from_environment() -> Settings:
     """Read the variables; nothing is created."""
     given = os.environ.get("HALOCTL_DATA")
     data = Path(given).expanduser().absolute() if given else _default_data()
-    url = os.environ.get("HALOCTL_DATABASE_URL") or f"sqlite:///{data / 'haloctl.db'}"
+    url = _database_url() or f"sqlite:///{data / 'haloctl.db'}"
     shared = os.environ.get("HALOCTL_ARTIFACTS")
     artifacts = Path(shared).expanduser().absolute() if shared else data / "artifacts"
     return Settings(data, url, os.environ.get("HALOCTL_RAY_ADDRESS") or None, artifacts)
+
+
+def _database_url() -> str | None:
+    url, file = os.environ.get("HALOCTL_DATABASE_URL"), os.environ.get(URL_FILE)
+    if not file:
+        return url
+    if url:
+        raise BadSetting(URL_FILE, "HALOCTL_DATABASE_URL is set as well; unset one of the two")
+    return _read_secret(Path(file).expanduser())
+
+
+def _read_secret(file: Path) -> str:
+    """A file's one line; raises BadSetting where others may read it too."""
+    try:
+        with file.open() as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            text = opened.read().strip()
+    except (OSError, UnicodeError) as error:
+        raise BadSetting(URL_FILE, f"{file} can't be read: {getattr(error, 'strerror', 'it is no text')}") from error
+    if mode & OTHERS:
+        raise BadSetting(URL_FILE, f"others than its owner may use {file} (mode {mode:04o}); run chmod 600 {file}")
+    if not text:
+        raise BadSetting(URL_FILE, f"{file} is empty; it should hold the database's URL")
+    return text
 
 
 def _default_data() -> Path:
