@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from jobs.digest import digest_of, what_matters
 from jobs.spec import JobSpec
-from jobs.stages import STAGES
+from jobs.stages import ENGINES, STAGES
 from jobs.stages.base import Cell, Model
-from jobs.task import Resources
-from jobs.variants import Variant, expand, model_name
+from jobs.task import Pin, Resources
+from jobs.variants import Variant, model_name
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class PlannedTask:
     needs: tuple[str, ...]  #: keys
     resources: Resources
     variants: tuple[Variant, ...]
+    pin: Pin | None = None  #: where alone it may run
 
     @property
     def subject(self) -> str:
@@ -41,15 +43,7 @@ class Plan:
 
 def variants_of(spec: JobSpec, model: Model) -> list[Variant]:
     """The rows of a job's matrix."""
-    wanted = spec.variants
-    return expand(
-        model_name(model.name, model.overrides),
-        wanted.precision,
-        wanted.attention,
-        wanted.tp,
-        wanted.target,
-        [rule.model_dump(exclude_unset=True) for rule in wanted.exclude],
-    )
+    return spec.variants.of(model_name(model.name, model.overrides))
 
 
 def plan(spec: JobSpec, model: Model) -> Plan:
@@ -57,8 +51,9 @@ def plan(spec: JobSpec, model: Model) -> Plan:
     variants = variants_of(spec, model)
     tasks: dict[str, PlannedTask] = {}
     keys: dict[tuple[Variant, str], str] = {}
-    for name, stage in STAGES.items():
-        for variant in variants if name in spec.stages else ():
+    for name, variant in product(STAGES, variants):
+        stage = ENGINES[variant.engine].get(name)
+        if stage and name in spec.stages:
             cell = Cell(spec, variant, model)
             settings = stage.settings(cell)
             needs = tuple(keys[variant, need] for need in stage.needs)
@@ -69,9 +64,17 @@ def plan(spec: JobSpec, model: Model) -> Plan:
     return Plan(tuple(variants), tuple(tasks.values()))
 
 
-def missing_needs(stages: list[str]) -> list[tuple[str, str]]:
-    """Pairs of a stage that was asked for and a stage that it needs and that was not."""
-    return [(stage, need) for stage in stages for need in STAGES[stage].needs if need not in stages]
+def stages_problem(spec: JobSpec) -> str | None:
+    """Why the stages that were asked for can't be what its engines do."""
+    for engine in spec.variants.engine:
+        able = ENGINES[engine]
+        wanted = [able[stage] for stage in spec.stages if stage in able]
+        if not wanted:
+            return f"the engine {engine} does none of them; what it does: {', '.join(able)}"
+        missing = [(stage.name, need) for stage in wanted for need in stage.needs if need not in spec.stages]
+        if missing:
+            return "{} needs {}, which is not among the stages".format(*missing[0])
+    return None
 
 
 def weightless_problem(spec: JobSpec, model: Model) -> str | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from jobs.targets import TARGETS
-from jobs.variants import Attention, Precision
+from jobs.variants import Attention, Engine, Precision, Variant, expand
 
 DURATION = re.compile(r"(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
 StageName = Literal["export", "compile", "invoke", "numerics", "benchmark"]
@@ -57,11 +57,13 @@ class Exclusion(_Section):
     tp: Tp | None = None
     target: Target | None = None
     attention: Attention | None = None
+    engine: Engine | None = None
+    nodes: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> "Exclusion":
         if not self.model_fields_set:
-            raise ValueError("should name at least one of precision, tp, target, attention")
+            raise ValueError("should name at least one of precision, tp, target, attention, engine, nodes")
         return self
 
 
@@ -72,15 +74,38 @@ class Variants(_Section):
     tp: Annotated[list[Tp], BeforeValidator(_listed), NOT_EMPTY] = [1]
     target: Annotated[list[Target], BeforeValidator(_listed), NOT_EMPTY] = ["cpu"]
     attention: Annotated[list[Attention], BeforeValidator(_listed), NOT_EMPTY] = [Attention.SDPA]
+    engine: Annotated[list[Engine], BeforeValidator(_listed), NOT_EMPTY] = [Engine.IREE]
+    nodes: Annotated[list[Count], BeforeValidator(_listed), NOT_EMPTY] = [1]
     exclude: list[Exclusion] = []
 
     @model_validator(mode="after")
     def _each_once(self) -> "Variants":
-        for key in ("precision", "tp", "target", "attention"):
+        for key in ("precision", "tp", "target", "attention", "engine", "nodes"):
             values = getattr(self, key)
             if len(set(values)) < len(values):
                 raise ValueError(f"{key} should name each value once")
         return self
+
+    @model_validator(mode="after")
+    def _spread(self) -> "Variants":
+        for variant in self.of(""):
+            if variant.nodes > 1 and variant.engine is Engine.IREE:
+                what = f"engine: iree, nodes: {variant.nodes}"
+                raise ValueError(f"programs of the engine iree run on one node: leave out {{{what}}} with exclude")
+            if variant.tp % variant.nodes:
+                what = f"tp: {variant.tp}, nodes: {variant.nodes}"
+                raise ValueError(
+                    f"{variant.tp} ranks do not spread evenly over {variant.nodes} nodes: "
+                    f"leave out {{{what}}} with exclude"
+                )
+        return self
+
+    def of(self, model: str) -> list[Variant]:
+        """The variants of a model, in the order of the matrix."""
+        rules = [rule.model_dump(exclude_unset=True) for rule in self.exclude]
+        return expand(
+            model, self.precision, self.attention, self.tp, self.target, rules, engines=self.engine, nodes=self.nodes
+        )
 
 
 class Workload(_Section):

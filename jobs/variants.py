@@ -24,8 +24,16 @@ class Attention(StrEnum):
     EAGER = "eager"  #: matmul, softmax, matmul: "decomposed" on trackers
 
 
+class Engine(StrEnum):
+    """What runs the model."""
+
+    IREE = "iree"  #: compiled into one program for all devices of one node
+    TORCH = "torch"  #: transformers, a process for each device, on one node or several
+
+
 PRECISION_NAMES = {Precision.F32: "FP32", Precision.F16: "FP16", Precision.BF16: "BF16"}
 ATTENTION_NAMES = {Attention.SDPA: "", Attention.EAGER: "-decomposed"}
+ENGINE_NAMES = {Engine.IREE: "", Engine.TORCH: "-torch"}
 OVERRIDE_NAMES = {"num_hidden_layers": "L"}
 
 
@@ -38,6 +46,8 @@ class Variant:
     precision: Precision
     tp: int
     attention: Attention
+    engine: Engine = Engine.IREE
+    nodes: int = 1  #: that its devices are spread over, the same number on each
 
 
 def model_name(name: str, overrides: Mapping[str, Any]) -> str:
@@ -49,9 +59,12 @@ def model_name(name: str, overrides: Mapping[str, Any]) -> str:
     return name + "".join(parts)
 
 
-def variant_name(model: str, precision: Precision, attention: Attention, tp: int) -> str:
-    """The name that trackers use: `llama3.1-70B-FP16-decomposed-TP8`."""
-    return f"{model}-{PRECISION_NAMES[precision]}{ATTENTION_NAMES[attention]}-TP{tp}"
+def variant_name(
+    model: str, precision: Precision, attention: Attention, tp: int, engine: Engine = Engine.IREE, nodes: int = 1
+) -> str:
+    """The name that trackers use: `llama3.1-70B-FP16-decomposed-TP8`, and `-2N-torch` where it is of torch's ranks."""
+    spread = f"-{nodes}N" if nodes > 1 else ""
+    return f"{model}-{PRECISION_NAMES[precision]}{ATTENTION_NAMES[attention]}-TP{tp}{spread}{ENGINE_NAMES[engine]}"
 
 
 def expand(
@@ -61,12 +74,24 @@ def expand(
     tps: Iterable[int],
     targets: Iterable[str],
     exclude: Iterable[Mapping[str, Any]] = (),
+    engines: Iterable[Engine] = (Engine.IREE,),
+    nodes: Iterable[int] = (1,),
 ) -> list[Variant]:
     """Multiply everything out, in the order given, without what agrees with all keys of an exclusion."""
     exclude = list(exclude)
     variants = (
-        Variant(variant_name(model, precision, attention, tp), target, precision, tp, attention)
-        for target, precision, attention, tp in product(targets, precisions, attentions, tps)
+        Variant(
+            variant_name(model, precision, attention, tp, engine, count),
+            target,
+            precision,
+            tp,
+            attention,
+            engine,
+            count,
+        )
+        for target, precision, attention, tp, engine, count in product(
+            targets, precisions, attentions, tps, engines, nodes
+        )
     )
     return [
         variant

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 import jobs
 from jobs.errors import JobFileError, UnknownRecipe
 from jobs.models import ModelSource, resolve
-from jobs.plan import missing_needs
+from jobs.plan import stages_problem
 from jobs.spec import JobSpec
 
 RECIPES = Path(jobs.__file__).parent / "recipes"
@@ -47,8 +47,9 @@ def load(name: str) -> tuple[JobSpec, ModelSource]:
         spec = JobSpec.model_validate(value)
     except ValidationError as error:
         raise _first_of(path, lines, error) from error
-    for stage, need in missing_needs(list(spec.stages)):
-        raise _at(path, lines, ("stages",), f"{stage} needs {need}, which is not among the stages")
+    problem = stages_problem(spec)
+    if problem:
+        raise _at(path, lines, ("stages",), problem)
     try:
         source = resolve(spec.model, path.parent)
     except ValueError as error:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from db.matrix import CellRow, MatrixRow, Median
-from jobs.stages import STAGES
+from jobs.stages import ENGINES, STAGES
 from jobs.state import TaskState
 from jobs.targets import TARGETS
 from orchestrator.output import number
@@ -24,6 +24,7 @@ WORDS: dict[TaskState, str] = {
 }
 
 
+NOT_APPLICABLE = "\N{EN DASH}"  #: the variant's engine has no such stage
 LEGEND = "MFMA a+b: matrix instructions in the kernels of prefill and of decode"
 
 
@@ -40,11 +41,13 @@ def view(rows: Sequence[MatrixRow]) -> View:
     """Only the columns of stages that some row has."""
     stages = [name for name in STAGES if any(name in row.stages for row in rows)]
     columns = ("variant", "target", *(STAGES[name].title for name in stages))
-    lines = tuple(
-        (row.variant, row.target, *(cell_text(name, row.target, row.stages.get(name)) for name in stages))
-        for row in rows
-    )
+    lines = tuple((row.variant, row.target, *(_text(row, name) for name in stages)) for row in rows)
     return View(columns, lines, tuple(notes(rows)))
+
+
+def _text(row: MatrixRow, stage: str) -> str:
+    does = stage in ENGINES[row.engine]
+    return cell_text(stage, row.target, row.stages.get(stage)) if does else NOT_APPLICABLE
 
 
 def cell_text(stage: str, target: str, cell: CellRow | None) -> str:
@@ -125,6 +128,8 @@ def as_json(rows: Iterable[MatrixRow]) -> list[dict[str, Any]]:
             "precision": row.precision.value,
             "attention": row.attention.value,
             "tp": row.tp,
+            "engine": row.engine.value,
+            "nodes": row.nodes,
             "stages": {name: _cell_json(cell) for name, cell in row.stages.items()},
         }
         for row in rows

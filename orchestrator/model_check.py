@@ -18,6 +18,7 @@ from jobs.spec import JobSpec
 from jobs.stages.base import Model
 from jobs.task import Command
 from jobs.toolchains import Toolchain
+from jobs.variants import Engine
 from workers.environment import resolve
 
 CHECK_TIMEOUT_S = 600.0  #: a hub model's config, tokenizer and headers may have to be fetched first
@@ -54,13 +55,19 @@ def _command(spec: JobSpec, source: ModelSource) -> Command:
             *([f"--revision={spec.revision}"] if spec.revision else []),
             *(f"--override={key}={json.dumps(value)}" for key, value in sorted(spec.overrides.items())),
             "--tp",
-            *map(str, spec.variants.tp),
+            *map(str, _tps(spec, Engine.IREE)),
+            "--torch-tp",
+            *map(str, _tps(spec, Engine.TORCH)),
             "--attention",
             *(attention.value for attention in spec.variants.attention),
             f"--cache-length={spec.workload.cache_tokens}",
             *([] if source.has_weights else ["--no-weights"]),  # an export's parameter files follow from them too
         )
     )
+
+
+def _tps(spec: JobSpec, engine: Engine) -> list[int]:
+    return sorted({variant.tp for variant in spec.variants.of("") if variant.engine is engine})
 
 
 def _files(source: ModelSource) -> list[tuple[str, int, int]]:

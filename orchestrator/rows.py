@@ -16,8 +16,8 @@ from orchestrator.output import quantity, seconds
 
 JOB_COLUMNS = ("job", "name", "model", "state", "done", "tasks", "stuck", "submitted_by", "submitted_at")
 RESULT_COLUMNS = (
-    "job", "task", "model", "variant", "target", "precision", "attention", "tp", "stage", "metric", "unit", "median",
-    "samples", "batch", "prompt_tokens", "device", "node", "toolchain", "versions", "context", "when",
+    "job", "task", "model", "variant", "target", "precision", "attention", "tp", "engine", "nodes", "stage",
+    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "device", "node", "toolchain", "versions", "context", "when",
 )  # fmt: skip
 ARTIFACT_COLUMNS = ("job", "task", "stage", "subject", "target", "name", "kind", "sha256", "size_bytes", "path", "when")
 AGE = re.compile(r"(\d+)([mhd])")
@@ -102,6 +102,8 @@ def remark(row: TaskRow) -> str:
         return again + (row.waits_for or "")
     if row.cached_from:
         return f"from {row.cached_from}"
+    if row.state is TaskState.RUNNING and row.again_after:
+        return f"again after {row.again_after}"
     return row.blocked_by or "; ".join(f"warning: {warning}" for warning in row.warnings)
 
 
@@ -161,6 +163,8 @@ def result(row: ResultRow) -> dict[str, Any]:
         "precision": row.precision.value,
         "attention": row.attention.value,
         "tp": row.tp,
+        "engine": row.engine.value,
+        "nodes": row.nodes,
         "stage": row.stage,
         "metric": row.metric,
         "unit": row.unit,

@@ -10,7 +10,7 @@ from db.store import Store
 from jobs.errors import BadModel, JobFileError
 from jobs.plan import Plan, PlannedTask, plan, weightless_problem
 from jobs.spec import JobSpec
-from jobs.stages import STAGES
+from jobs.stages import stage_of
 from jobs.stages.base import Model
 from jobs.task import GIB
 from jobs.toolchains import Toolchain
@@ -86,7 +86,7 @@ def needs_in_words(task: PlannedTask) -> str:
 
 def commands_of(task: PlannedTask, toolchain: Toolchain) -> list[tuple[str, ...]]:
     """The argv of each of a task's commands."""
-    return [command.argv for command in STAGES[task.stage].commands(task.settings, toolchain)]
+    return [command.argv for command in stage_of(task.stage, task.settings).commands(task.settings, toolchain)]
 
 
 def dry_run_json(prepared: Prepared) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jobs.stages.base import Settings
 from jobs.stages.benchmark import Timed, device_memory_bytes, timed
 from jobs.task import Measurement, Process
+from jobs.variants import Engine
 
 Observed = Sequence[tuple[Process, str]]  #: each process of an attempt with what it printed
 
@@ -33,7 +34,7 @@ def _workload(entry: Timed) -> tuple[int, int]:
     return entry.batch, entry.prompt_tokens
 
 
-#: By stage; the others have nothing to add.
+#: By IREE's stage; programs of other engines measure themselves, and the others have nothing to add.
 OBSERVERS: dict[str, Callable[[Settings, Observed], Iterator[Measurement]]] = {
     "compile": of_compile,
     "benchmark": of_benchmark,
@@ -42,5 +43,5 @@ OBSERVERS: dict[str, Callable[[Settings, Observed], Iterator[Measurement]]] = {
 
 def observed_measurements(stage: str, settings: Settings, observed: Observed) -> tuple[Measurement, ...]:
     """All that a stage's processes are measured by."""
-    observer = OBSERVERS.get(stage)
+    observer = OBSERVERS.get(stage) if settings.get("engine", Engine.IREE) == Engine.IREE else None
     return tuple(observer(settings, observed)) if observer else ()

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 
 from jobs.errors import StorageUnusable
-from jobs.stages import STAGES
+from jobs.stages import stage_of
 from jobs.stages.base import INPUTS, OUTPUTS, Stage
 from jobs.state import Failure, FailureKind
 from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResult
@@ -78,7 +78,7 @@ def _carried_out(
             ended = _run_commands(attempt, result.environment, folder, log, cancellation, lease)
             result = replace(result, processes=tuple(ran.process for ran in ended.ran))
             outcome = _outcome(attempt, ended, folder, log)
-            stage = STAGES[attempt.stage]
+            stage = stage_of(attempt.stage, attempt.settings)
             artifacts = _publish(stage, folder, store) if _is_shown(outcome.failure) else ()
         return replace(
             result,
@@ -144,7 +144,7 @@ def _outcome(attempt: Attempt, ended: Ended, folder: Path, log: Path) -> Outcome
 def _parse(attempt: Attempt, folder: Path, log: str) -> Outcome:
     """What the stage reads from its outputs; a report that it can't read is a failure like any other."""
     try:
-        outcome = STAGES[attempt.stage].parse(attempt.settings, folder)
+        outcome = stage_of(attempt.stage, attempt.settings).parse(attempt.settings, folder)
         for measurement in outcome.measurements:
             _expect_numbers(measurement)
         return outcome

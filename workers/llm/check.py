@@ -1,4 +1,4 @@
-"""`python -m workers.llm.check`: can this model be exported as asked? Says what stands in the way, before any work.
+"""`python -m workers.llm.check`: can this model be exported, or run by ranks? Says what stands in the way, beforehand.
 
 Prints one JSON object. Problems of a split are listed in it; a model that cannot be read at all is refused (exit 2).
 """
@@ -6,6 +6,7 @@ Prints one JSON object. Problems of a split are listed in it; a model that canno
 import argparse
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from workers.llm.attention import KERNELS
 from workers.llm.checkpoint import content_digest, match, read_checkpoint, weight_files
-from workers.llm.hollow import DTYPES, hollow_model, parameter_shapes, shard, tied_names
+from workers.llm.hollow import DTYPES, hollow_model, parameter_shapes, shard, shard_by_torch, tied_names
 from workers.llm.model_source import TOKENIZER_FILES, Model, load_model, load_tokenizer
 from workers.llm.program import add_model_arguments, parse_overrides, run
 from workers.llm.sharding import Sharding
@@ -26,16 +27,23 @@ def main() -> None:
     """Check as the command line says."""
     arguments = parse_arguments()
     model = load_model(arguments.model, arguments.revision, parse_overrides(arguments.override), arguments.weights)
-    print(
-        json.dumps(check(model, arguments.tp, arguments.attention, arguments.cache_length, arguments.weights), indent=1)
+    found = check(
+        model,
+        arguments.tp,
+        arguments.attention,
+        arguments.cache_length,
+        arguments.weights,
+        arguments.torch_tp,
     )
+    print(json.dumps(found, indent=1))
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m workers.llm.check", description=__doc__)
     add_model_arguments(parser)
-    parser.add_argument("--tp", type=int, nargs="+", default=[1], help="devices the model is to be split over")
+    parser.add_argument("--tp", type=int, nargs="*", default=[1], help="devices the model is to be split over")
+    parser.add_argument("--torch-tp", type=int, nargs="*", default=[], help="ranks, as transformers splits it")
     parser.add_argument("--attention", nargs="+", choices=KERNELS, default=[KERNELS[0]])
     parser.add_argument("--cache-length", type=int, help="tokens that a row of the cache is to hold")
     parser.add_argument("--no-weights", dest="weights", action="store_false", help="do not look at the weights")
@@ -43,7 +51,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check(
-    model: Model, tps: list[int], attentions: list[str], cache_length: int | None, weights: bool
+    model: Model,
+    tps: Iterable[int],
+    attentions: Iterable[str],
+    cache_length: int | None,
+    weights: bool,
+    torch_tps: Iterable[int] = (),
 ) -> dict[str, Any]:
     """What the program prints. Raises BadInput for a model whose files are not all there and whole."""
     for attention in attentions:
@@ -54,13 +67,14 @@ def check(
         if weights:
             match(read_checkpoint(model.folder), shapes, tied, model.folder)
     shardings = [shard(hollow, tp) for tp in sorted(set(tps))]
+    splits = [*shardings, *(shard_by_torch(hollow, tp) for tp in sorted(set(torch_tps)))]
     return {
         "model_type": model.config.model_type,
         "parameters": sum(parameter.numel() for parameter in hollow.parameters()),
         "digest": digest(model, weights),
         "max_positions": getattr(model.config, "max_position_embeddings", None),
         "vocab_size": model.config.vocab_size,
-        "problems": [problem for sharding in shardings for problem in _problems(sharding, model, cache_length)],
+        "problems": [problem for split in splits for problem in _problems(split, model, cache_length)],
         "warnings": [warning for sharding in shardings for warning in sharding.warnings],
     }
 

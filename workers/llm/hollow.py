@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from workers.llm.attention import implementation
 from workers.llm.program import BadInput
-from workers.llm.sharding import Shape, Sharding, plan_sharding
+from workers.llm.sharding import Shape, Sharding, plan_sharding, rank_problems
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -53,3 +53,8 @@ def shard(model: nn.Module, tp: int) -> Sharding:
     """The rules by which `model` is split over `tp` ranks."""
     plan: dict[str, str] = model.tp_plan or {}  # type: ignore[assignment]
     return plan_sharding(model.config, plan, parameter_shapes(model), tp)
+
+
+def shard_by_torch(model: Any, tp: int) -> Sharding:
+    """What stands in the way of `tp` ranks of transformers' own; how it splits the model is its business."""
+    return Sharding(tp, {}, {}, tuple(rank_problems(model.config.get_text_config(), bool(model.tp_plan), tp)))

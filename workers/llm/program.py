@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_PEERS_LOST = 75  #: sysexits' EX_TEMPFAIL: nothing was wrong with the program
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -18,11 +20,26 @@ class BadInput(Exception):
     """What the user gave cannot be worked with; the message says what and what to do."""
 
 
+class Failed(Exception):
+    """A program can't go on; the message says why, and the traceback was printed where it happened."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message, exit_code)
+        self.message, self.exit_code = message, exit_code
+
+
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--model`, `--revision` and `--override`, which mean the same in every program."""
     parser.add_argument("--model", required=True, help="shipped name, folder, hub id or shape:NAME")
     parser.add_argument("--revision", help="of a hub model")
     parser.add_argument("--override", nargs="*", action="extend", default=[], metavar="KEY=VALUE")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, of a command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)
 
 
 def parse_overrides(items: list[str]) -> dict[str, Any]:
@@ -44,12 +61,14 @@ def _json_or_text(text: str) -> Any:
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-    """Run a program: exit 0 when done, 2 with one message on bad input; a bug keeps its traceback."""
+    """Run a program: exit 0 when done, 2 with one message on bad input, or as it failed; a bug keeps its traceback."""
     warnings.filterwarnings("ignore", module=r"torch\.|transformers\.")
     try:
         main()
     except BadInput as problem:
         _refuse(str(problem))
+    except Failed as problem:
+        _refuse(problem.message, problem.exit_code)
     except OSError as problem:
         if problem.errno not in NO_SPACE:
             raise
@@ -67,7 +86,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
 
 
-def _refuse(message: str) -> NoReturn:
+def _refuse(message: str, exit_code: int = EXIT_BAD_INPUT) -> NoReturn:
     sys.stdout.flush()
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(EXIT_BAD_INPUT)
+    sys.exit(exit_code)

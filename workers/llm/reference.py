@@ -13,21 +13,22 @@ from workers.llm.program import BadInput
 
 def load_reference(model: Model) -> "Reference":
     """Read the model's own weights, as float32. Raises BadInput when they are unreadable or not all there."""
+    return Reference(load_weights(model, dtype=torch.float32, attn_implementation="eager"))
+
+
+def load_weights(model: Model, **how: Any) -> Any:
+    """The model as transformers loads it. Raises BadInput when its weights are unreadable or not all there."""
     if not model.has_weights:
-        raise BadInput(f"{model.source.text} is a shape: it has no weights to measure against")
+        raise BadInput(f"{model.source.text} is a shape: it has no weights to run it with")
     try:
         loaded, info = AutoModelForCausalLM.from_pretrained(
-            model.folder,
-            config=model.config,
-            dtype=torch.float32,
-            attn_implementation="eager",
-            output_loading_info=True,
+            model.folder, config=model.config, output_loading_info=True, **how
         )
     except (OSError, SafetensorError, RuntimeError) as problem:
         raise BadInput(f"the weights in {model.folder} cannot be loaded: {problem}") from None
     if info["missing_keys"]:  # transformers would fill them with random numbers
         raise BadInput(f"the weights in {model.folder} lack {', '.join(sorted(info['missing_keys'])[:3])}")
-    return Reference(loaded)
+    return loaded
 
 
 class Reference:

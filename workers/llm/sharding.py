@@ -197,6 +197,18 @@ def _indivisible(config: Any, leaf: str, shape: Shape, rule: Rule, tp: int) -> s
     return None if count % tp == 0 else f"{count} {what} are not divisible by tp {tp}"
 
 
+def rank_problems(config: Any, has_plan: bool, tp: int) -> Iterator[Problem]:
+    """Why transformers can't run a model of this config on `tp` ranks: it repeats no key/value heads."""
+    if tp > 1 and not has_plan:
+        yield Problem(tp, "model", f"transformers ships no tensor-parallel plan for {config.model_type}")
+    for key in dict.fromkeys(HEADS.values()):
+        heads = getattr(config, key)
+        if heads % tp:
+            yield Problem(
+                tp, "model", f"{key} is {heads}, which is not divisible by tp {tp}; the engine torch needs that"
+            )
+
+
 def region_of(sharding: Sharding, name: str, shape: Shape, rank: int, kv_heads: int) -> Region | None:
     """What `rank` holds of the parameter `name`, or None when it holds nothing of it."""
     rule, tp = sharding.rules[name], sharding.tp

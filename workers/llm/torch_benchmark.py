@@ -1,0 +1,114 @@
+r"""Time a model on several ranks: prefill, and decode with a static KV cache, in torch eager.
+
+    python -m workers.llm.torch_benchmark --model tiny-llama --precision f16 --tp 8 --new-tokens 32 --repetitions 6
+
+Each repetition is a prefill and `new_tokens` decode steps, which all ranks begin together. What a rank measures is the
+time until the logits are there, on its device; a decode sample is the mean of a repetition's steps. Writes
+outputs/benchmark.json, on the first node: {"backend", "threads_per_rank", "workloads": [{"batch", "prompt_tokens",
+"new_tokens"}], "ranks": [{"rank", "host", "device", "load_s", "host_memory_bytes", "device_memory_bytes", "times":
+[{"ttft_ms", "itl_ms"}, one for each workload]}]}. Warm-up repetitions are in it like all others.
+"""
+
+import argparse
+import json
+import resource
+import socket
+import time
+from argparse import Namespace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from workers.llm.program import positive, run
+from workers.llm.ranks import BACKENDS, Rank, add_rank_arguments, run_ranks
+
+if TYPE_CHECKING:
+    from workers.llm.torch_session import TorchSession
+
+REPORT = Path("outputs/benchmark.json")
+TOKEN = 5  #: every input token: time does not depend on which
+
+
+def main() -> None:
+    """Time every workload."""
+    run_ranks(measure, parse_arguments())
+
+
+def parse_arguments() -> Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m workers.llm.torch_benchmark", description=__doc__.split("\n")[0])
+    add_rank_arguments(parser)
+    parser.add_argument("--new-tokens", type=positive, default=32, help="decode steps of a repetition")
+    parser.add_argument("--repetitions", type=positive, default=6, help="warm-up included")
+    return parser.parse_args()
+
+
+def measure(rank: Rank, session: "TorchSession", args: Namespace) -> None:
+    """Time every workload on every rank; the first rank writes what all of them measured."""
+    workloads = [
+        {"batch": batch, "prompt_tokens": prompt, "new_tokens": args.new_tokens}
+        for batch, prompt in product(sorted(args.batch), sorted(args.prompt_tokens))
+    ]
+    mine = {
+        "rank": rank.number,
+        "host": socket.gethostname(),
+        "device": str(rank.torch_device),
+        "load_s": session.load_s,
+        "times": [timed(rank, session, workload, args.repetitions) for workload in workloads],
+        **memory(rank),
+    }
+    found: list[Any] = [None] * rank.size
+    dist.all_gather_object(found, mine)
+    if rank.number == 0:
+        report = {"backend": BACKENDS[rank.device], "threads_per_rank": torch.get_num_threads()}
+        report |= {"workloads": workloads, "ranks": found}
+        REPORT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+@torch.inference_mode()
+def timed(rank: Rank, session: "TorchSession", workload: dict[str, int], repetitions: int) -> dict[str, list[float]]:
+    """One workload's times on this rank."""
+    batch, prompt, new = workload["batch"], workload["prompt_tokens"], workload["new_tokens"]
+    tokens = torch.full((batch, prompt), TOKEN, device=rank.torch_device)
+    positions = torch.arange(prompt + new, device=rank.torch_device)[None]
+    cache = session.new_cache(prompt + new)
+    ttft_ms, itl_ms = [], []
+    for _ in range(repetitions):
+        cache.reset()
+        dist.barrier()
+        started = now_ms(rank)
+        session.step(tokens, positions[:, :prompt], cache)
+        prefilled = now_ms(rank)
+        for position in range(prompt, prompt + new):
+            session.step(tokens[:, :1], positions[:, position, None], cache)
+            ended = now_ms(rank)
+        ttft_ms.append(prefilled - started)
+        itl_ms.append((ended - prefilled) / new)
+    print(
+        f"batch {batch}, {prompt} prompt tokens: prefill {ttft_ms[-1]:.2f} ms, decode {itl_ms[-1]:.2f} ms", flush=True
+    )
+    return {"ttft_ms": ttft_ms, "itl_ms": itl_ms}
+
+
+def now_ms(rank: Rank) -> float:
+    """The time, when the rank's device has done all that it was given."""
+    if rank.device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter_ns() / 1e6
+
+
+def memory(rank: Rank) -> dict[str, int]:
+    """The most that this rank held; of pages that it shares with others, its share."""
+    now = dict(line.split(":") for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    of_others_bytes = 1024 * (int(now["Rss"].split()[0]) - int(now["Pss"].split()[0]))
+    return {
+        "host_memory_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - of_others_bytes,
+        "device_memory_bytes": torch.cuda.max_memory_allocated() if rank.device != "cpu" else 0,
+    }
+
+
+if __name__ == "__main__":
+    run(main)
