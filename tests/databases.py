@@ -22,8 +22,10 @@ CUT_TIMEOUT_MS = 60_000
 LEADERS = "pg_locks WHERE locktype = 'advisory' AND granted"
 
 #: Tests wait for no disk: what a crash of the machine would lose does not matter.
-SERVER_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=127.0.0.1",
+SERVER_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off",
                    "unix_socket_directories=", "max_connections=60")  # fmt: skip
+
+LOOPBACK = "127.0.0.1"
 
 
 def find_programs() -> Path | None:
@@ -47,15 +49,15 @@ def free_port() -> int:
 class PostgresServer:
     """A running server; `new_database` costs tens of milliseconds, for it copies a template."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, address: str = LOOPBACK) -> None:
+        self._port, self._address = port, address
         self._made = 0
 
     def url(self, name: str) -> str:
-        return f"postgresql+psycopg://{USER}@127.0.0.1:{self._port}/{name}"
+        return f"postgresql+psycopg://{USER}@{self._address}:{self._port}/{name}"
 
     def administer(self, statement: str) -> None:
-        dsn = f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
+        dsn = f"postgresql://{USER}@{self._address}:{self._port}/postgres"
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(statement.encode())
 
@@ -79,8 +81,9 @@ class PostgresServer:
 
 
 @contextmanager
-def running_server(programs: Path) -> Iterator[PostgresServer]:
-    """Start a server of our own on loopback; it ends, and its files go, with the context."""
+def running_server(programs: Path, address: str = LOOPBACK) -> Iterator[PostgresServer]:
+    """Start a server of our own that everybody trusts who reaches its one address; it ends, and its files go, with the
+    context."""
     folder = Path(tempfile.mkdtemp(prefix="haloctl-postgres-"))
     user = _unprivileged(folder)
     try:
@@ -98,8 +101,10 @@ def running_server(programs: Path) -> Iterator[PostgresServer]:
             "--no-sync",
         ]
         subprocess.run(initdb, user=user, cwd=folder, check=True, capture_output=True)
-        with _process(programs, folder, user) as port:
-            server = PostgresServer(port)
+        with (folder / "data" / "pg_hba.conf").open("a") as trusted:
+            trusted.write("host all all samenet trust\n")
+        with _process(programs, folder, user, address) as port:
+            server = PostgresServer(port, address)
             server.make_template()
             yield server
     finally:
@@ -127,9 +132,10 @@ def _unprivileged(folder: Path) -> str | None:
 
 
 @contextmanager
-def _process(programs: Path, folder: Path, user: str | None) -> Iterator[int]:
+def _process(programs: Path, folder: Path, user: str | None, address: str) -> Iterator[int]:
     port = free_port()
-    settings = [part for setting in SERVER_SETTINGS for part in ("-c", setting)]
+    given = (*SERVER_SETTINGS, f"listen_addresses={address}")
+    settings = [part for setting in given for part in ("-c", setting)]
     control = [
         str(programs / "pg_ctl"),
         "-D",

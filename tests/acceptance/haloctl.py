@@ -71,6 +71,8 @@ class Running:
 class Haloctl:
     """One user's haloctl: a folder for job files, in it the data folder."""
 
+    command: tuple[str, ...] = COMMAND
+
     def __init__(self, folder: Path, temporary: Path, **variables: str) -> None:
         self.folder, self.data = folder, folder / "data"
         self.environment = {
@@ -91,7 +93,7 @@ class Haloctl:
     def run(self, *arguments: str, **options: Any) -> Done:
         """Run a command to its end."""
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*self.command, *arguments],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -118,7 +120,7 @@ class Haloctl:
         out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [*COMMAND, *arguments],
+                [*self.command, *arguments],
                 env=self.environment,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,99 @@
+"""One cluster for the tests of a module: a head, two nodes, and a client that has but the database's address."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests import databases
+from tests.acceptance.haloctl import Running, opened, short_folder
+from tests.acceptance.jobs import EVERYTHING
+from tests.cluster import network
+from tests.cluster.hosts import Host
+
+
+@dataclass
+class Cluster:
+    """Hosts on one network, and what runs on them. They share the artifact store and nothing else."""
+
+    folder: Path
+    cables: network.Network
+    url: str = ""
+    postgres: databases.PostgresServer | None = None
+    hosts: dict[str, Host] = field(default_factory=dict)
+    daemons: dict[str, Running] = field(default_factory=dict)  #: by host: its head or node
+
+    def plug(self, name: str, **variables: str) -> Host:
+        """Add a host; it knows the database only if it is given its address."""
+        variables = {"HALOCTL_ARTIFACTS": str(self.folder / "artifacts"), **variables}
+        host = self.hosts[name] = Host(name, self.cables.plug(name), self.folder / name, **variables)
+        return host
+
+    def plug_with_database(self, name: str) -> Host:
+        """Add a host for a head or a client."""
+        return self.plug(name, HALOCTL_DATABASE_URL=self.url)
+
+    def start_head(self, name: str, *options: str) -> Running:
+        """Start a head on a host, again if it had one."""
+        running = self.daemons[name] = self.hosts[name].start_head(*options)
+        return running
+
+    def start_node(self, name: str, head: str = "head", *options: str, waits: bool = True) -> Running:
+        """Start a node on a host, again if it had one."""
+        running = self.daemons[name] = self.hosts[name].start_node(self.hosts[head], *options, waits=waits)
+        return running
+
+    def node_states(self) -> dict[str, str]:
+        """What `haloctl nodes` says of each, asked from the client."""
+        return {node["id"]: node["state"] for node in self.hosts["client"].json("nodes")}
+
+    def close(self) -> None:
+        """Leave no process."""
+        for host in self.hosts.values():
+            host.kill_all()
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that knows what was found out about the shipped model."""
+    with short_folder() as temporary, opened(tmp_path_factory.mktemp("known"), temporary) as haloctl:
+        haloctl.answer("submit", haloctl.job(**EVERYTHING), "--dry-run")
+        return haloctl.data
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """A network with a head and Postgres on one host, and a client; nodes are for the test to add."""
+    reason = network.why_not()
+    if reason:
+        pytest.skip(reason)
+    programs = databases.find_programs()
+    if programs is None:
+        pytest.skip("no Postgres server is installed (initdb is neither on PATH nor in /usr/lib/postgresql)")
+    with ExitStack() as stack:
+        folder = stack.enter_context(short_folder())
+        cluster = Cluster(folder, stack.enter_context(network.network()))
+        stack.callback(cluster.close)
+        head = cluster.plug("head")
+        with head.cable.entered():
+            cluster.postgres = stack.enter_context(databases.running_server(programs, head.address))
+            cluster.postgres.administer(f"CREATE DATABASE {databases.USER} TEMPLATE {databases.TEMPLATE}")
+        cluster.url = cluster.postgres.url(databases.USER)
+        head.environment["HALOCTL_DATABASE_URL"] = cluster.url
+        cluster.plug_with_database("client")
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head with two nodes, n1 and n2."""
+    with running_cluster() as cluster:
+        cluster.start_head("head")
+        for name in ("n1", "n2"):
+            cluster.plug(name)
+            cluster.start_node(name, waits=False)
+        for name in ("n1", "n2"):
+            cluster.daemons[name].until_says("has joined")
+        yield cluster

@@ -1,0 +1,103 @@
+"""Machines of a cluster, played by network namespaces; each has a data folder of its own."""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from tests.acceptance.haloctl import COMMAND, DEADLINE_S, Haloctl, Running, until
+from tests.cluster.network import Cable
+
+PORT = 6379
+CPU_DEVICES = 4
+JOINED = "has joined the cluster"
+LEADS = "leads"
+
+
+class Host(Haloctl):
+    """A machine: haloctl as it is there, its cable, its processes."""
+
+    def __init__(self, name: str, cable: Cable, folder: Path, **variables: str) -> None:
+        self.name, self.cable, self.address = name, cable, cable.address
+        self.command = ("ip", "netns", "exec", cable.namespace, *COMMAND)
+        folder.mkdir()
+        (folder / "tmp").mkdir()
+        super().__init__(folder, folder / "tmp", HALOCTL_CPU_DEVICES=f"{CPU_DEVICES}", **variables)
+
+    def start_head(self, *options: str) -> Running:
+        """Start `haloctl head` on this host's address, and wait until it leads."""
+        head = self.start("head", "--host", self.address, *options)
+        head.until_says(LEADS)
+        return head
+
+    def start_node(self, head: "Host", *options: str, waits: bool = True, **variables: str) -> Running:
+        """Start `haloctl node` with a copy of the head's token, and wait until it has joined."""
+        token = self.folder / "token"
+        token.write_text(head.token.read_text())
+        token.chmod(0o600)
+        self.environment |= {"HALOCTL_RAY_TOKEN_FILE": str(token), **variables}
+        node = self.start("node", "--head", f"{head.address}:{PORT}", "--name", self.name, *options)
+        if waits:
+            node.until_says(JOINED)
+        return node
+
+    @property
+    def token(self) -> Path:
+        """The file that a head here has its token in."""
+        return self.data / "ray-token"
+
+    def cut(self) -> None:
+        """Cut the cable: nothing arrives, and nobody is told so."""
+        self.cable.cut()
+
+    def heal(self) -> None:
+        """Mend the cable."""
+        self.cable.heal()
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live on this host; those of the tests themselves are not there."""
+        return self.cable.processes()
+
+    def find(self, title: str) -> list[psutil.Process]:
+        """This host's processes with a text in their command lines: `ray::Agent`, `raylet/raylet`, `gcs_server`."""
+        return [process for process in self.processes() if title in _title(process)]
+
+    def until_found(self, title: str, deadline_s: float = DEADLINE_S) -> psutil.Process:
+        """Wait for a process, and return it."""
+        until(lambda: self.find(title), lambda: f"{title} on {self.name}, but {self.told()}", deadline_s)
+        return self.find(title)[0]
+
+    def send(self, number: signal.Signals, *titles: str) -> None:
+        """Signal every process of this host whose command line has one of the texts; without any, all of them."""
+        for process in self.processes():
+            if not titles or any(title in _title(process) for title in titles):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+
+    def kill(self, *titles: str) -> None:
+        """Kill processes of this host by the texts in their command lines; without any, all: the machine is off."""
+        self.send(signal.SIGKILL, *titles)
+
+    def told(self) -> str:
+        """What lives here, for messages."""
+        return "; ".join(f"{process.pid} {_title(process)[:100]}" for process in self.processes())
+
+
+def _title(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def until_equal(get: Callable[[], object], wanted: object, deadline_s: float = DEADLINE_S) -> None:
+    """Wait until something is as it should be, and tell what it was if it never is."""
+    last: list[object] = [None]
+
+    def is_so() -> bool:
+        last[0] = get()
+        return last[0] == wanted
+
+    until(is_so, lambda: f"{wanted}, but {last[0]}", deadline_s)
