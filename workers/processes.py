@@ -101,11 +101,16 @@ class Lease:
         self.lease_s = lease_s
         self.fd = os.memfd_create("lease")
         weakref.finalize(self, os.close, self.fd)
+        self._lock = threading.Lock()
+        self._heard = 0.0
         self.renew()
 
-    def renew(self) -> None:
-        """Let everything go on for another `lease_s`; from any thread."""
-        os.pwrite(self.fd, time.clock_gettime_ns(time.CLOCK_BOOTTIME).to_bytes(8, "little"), 0)
+    def renew(self, heard: float | None = None) -> None:
+        """Let everything go on until `lease_s` after `heard`, on the clock that also runs while the machine sleeps;
+        from now on by default. From any thread; never takes back what an earlier call gave."""
+        with self._lock:
+            self._heard = max(self._heard, time.clock_gettime(time.CLOCK_BOOTTIME) if heard is None else heard)
+            os.pwrite(self.fd, int(self._heard * 1e9).to_bytes(8, "little"), 0)
 
 
 class Keeper:
