@@ -1,18 +1,29 @@
-"""The shipped model on a real GPU, from submit to its numbers. Skipped where there is none."""
+"""Real GPUs: the shipped model from submit to its numbers, and what drivers tell. Skipped where there is none."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs.targets import TARGETS
+from jobs.task import Device
+from jobs.toolchains import Toolchain
+from tests.integration.attempts import attempt, python, until
+from workers import fitness, gpus
+from workers.artifacts import ArtifactStore
 from workers.devices import describe_node
+from workers.environment import environment
+from workers.processes import Cancellation
+from workers.run_task import run
 
-GPUS = sorted({device.kind for device in describe_node("here").devices} & (TARGETS.keys() - {"cpu"}))
+NODE = describe_node("here")
+GPUS = sorted({device.kind for device in NODE.devices} & (TARGETS.keys() - {"cpu"}))
+GIB = 1 << 30
 
 pytestmark = pytest.mark.skipif(not GPUS, reason="this machine has no GPU that haloctl has a target for")
 
@@ -41,3 +52,59 @@ def test_every_stage_passes_on_this_machines_gpu(target: str, tmp_path: Path) ->
     assert {cell["state"] for row in rows for cell in row["stages"].values()} == {"succeeded"}
     results = json.loads(haloctl(tmp_path / "data", "results", "--metric", "itl_ms", "--json").stdout)
     assert {found["device"][0].split(":")[0] for found in results} == {target}
+
+
+#: Holds 4 GiB of the only GPU that it sees, writes how many that is to a file, and ends when its stdin does.
+HOLD = """
+import sys, torch
+held = torch.ones(1 << 30, device="cuda")
+torch.cuda.synchronize()
+open(sys.argv[1], "w").write(str(torch.cuda.device_count()))
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=GPUS)
+def gpu(request: pytest.FixtureRequest) -> Device:
+    """The last of each kind, so that an index is told from a place in a list."""
+    return [device for device in NODE.devices if device.kind == request.param][-1]
+
+
+@pytest.fixture
+def stranger(gpu: Device, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Somebody else's process on it."""
+    if subprocess.run([sys.executable, "-c", "import torch; torch.ones(1).cuda()"], check=False).returncode:
+        pytest.skip("this torch has no support for this machine's GPU")
+    ready = tmp_path / "ready"
+    command = (sys.executable, "-c", HOLD, str(ready))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment([gpu])) as process:
+        until(lambda: ready.exists() and ready.read_text(), "it holds its memory")
+        assert ready.read_text() == "1"
+        yield process
+
+
+def test_a_gpu_is_known_by_its_serial_and_its_memory(gpu: Device) -> None:
+    assert gpu.serial
+    assert gpu.memory_bytes > 16 * GIB
+    assert gpu.memory_used_bytes is not None
+    assert gpu.memory_used_bytes < gpu.memory_bytes
+    assert all(check.is_ok for check in NODE.checks if check.name.endswith("_tool"))
+    assert NODE.versions[f"{gpus.vendor_of(gpu.kind)}_driver"]
+
+
+def test_an_idle_gpu_is_fit(gpu: Device) -> None:
+    given = attempt(python(""), devices=(gpu,))
+    assert fitness.before(given, Cancellation()) == fitness.after(given) == ()
+
+
+def test_a_gpu_that_somebody_uses_is_unfit_and_fit_again_after_that(
+    gpu: Device, stranger: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    given = attempt(python(""), devices=(gpu,))
+    result = run(given, tmp_path, store, Toolchain("default", {}), Cancellation())
+    (unfit,) = result.unfit
+    assert (unfit.kind, unfit.index) == (gpu.kind, gpu.index)
+    assert f"pid {stranger.pid} " in unfit.reason
+    stranger.communicate()
+    assert fitness.after(given) == ()
