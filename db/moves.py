@@ -88,10 +88,17 @@ def _change_all(connection: Connection, was: TaskState, to: TaskState, moves: Se
     columns = tables.tasks.c
     return sum(
         connection.execute(
-            update(tables.tasks).where(columns.id.in_(part), columns.state == was).values({"state": to, **FRESH})
+            update(tables.tasks)
+            .where(columns.id.in_(part), columns.state == was)
+            .values({"state": to, **_left_behind(was)})
         ).rowcount
         for part in parts([move.found.id for move in moves])
     )
+
+
+def _left_behind(was: TaskState) -> dict[str, Any]:
+    """Of what a task said: why it is cancelled stays true to the end."""
+    return {name: value for name, value in FRESH.items() if (was, name) != (TaskState.CANCELLING, "blocked_by")}
 
 
 def _change_each(
@@ -100,7 +107,7 @@ def _change_each(
     """The guarded update, for tasks that each change in their own way; returns how many it found."""
     columns = tables.tasks.c
     guard = (columns.id == bindparam("_id"), columns.epoch == bindparam("_epoch"), columns.state == was)
-    values = {"state": to, **FRESH, **{name: bindparam(f"_{name}_now") for name in names}}
+    values = {"state": to, **_left_behind(was), **{name: bindparam(f"_{name}_now") for name in names}}
     rows = [
         {"_id": move.found.id, "_epoch": move.found.epoch, **{f"_{name}_now": move.values[name] for name in names}}
         for move in moves

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from db import ids, tables
 from db.engine import Database
@@ -17,7 +17,7 @@ from db.terms import TermRow as TermRow
 from db.terms import is_led_by_heads as is_led_by_heads
 from db.terms import leader as leader
 from db.values import commands_of, devices_of, failure_of, inputs_of, processes_of
-from jobs.state import Failure, JobState, TaskState, job_state
+from jobs.state import Failure, FailureKind, JobState, TaskState, job_state
 from jobs.task import Artifact, Command, Device, Process
 
 
@@ -65,6 +65,7 @@ class TaskRow:
     ended_at: datetime | None
     failure: Failure | None  #: of a failed task, and of a queued one that is tried again
     warnings: tuple[str, ...]
+    again_after: FailureKind | None  #: how the attempt before the latest ended, if that is why there is a latest
 
 
 @dataclass(frozen=True)
@@ -182,10 +183,12 @@ def task(database: Database, prefix: str) -> TaskRow:
 
 
 def _task_rows(connection: Connection, condition: ColumnElement[bool]) -> list[TaskRow]:
-    latest = tables.attempts.c
+    latest, before, own = tables.attempts.c, tables.attempts.alias("before"), tables.tasks.c
+    is_before = and_(before.c.task == own.id, before.c.epoch == own.epoch - 1, before.c.epoch > own.asked_epoch)
     query = (
         select(
             tables.tasks,
+            before.c.failure_kind.label("again_after"),
             latest.task.label("made_by"),
             latest.digest,
             latest.node,
@@ -197,7 +200,8 @@ def _task_rows(connection: Connection, condition: ColumnElement[bool]) -> list[T
             latest.log_tail,
             latest.warnings,
         )
-        .join(tables.attempts, latest.id == tables.tasks.c.attempt, isouter=True)
+        .join(tables.attempts, latest.id == own.attempt, isouter=True)
+        .join(before, is_before, isouter=True)
         .where(condition)
         .order_by(tables.tasks.c.id)
     )
@@ -227,6 +231,7 @@ def _task_row(row: Any) -> TaskRow:
         ended_at=row.ended_at,
         failure=failure_of(row.failure_kind, row.failure_message, row.log_tail),
         warnings=tuple(row.warnings or ()),
+        again_after=FailureKind(row.again_after) if row.again_after else None,
     )
 
 

@@ -18,15 +18,17 @@ Needs = Mapping[str, Collection[str]]
 def cancel(connection: Connection, at: datetime, name: str) -> list[str]:
     """Cancel what has not ended of a job or a task; returns the ids of what was cancelled."""
     tasks, task = _named(connection, name)
-    moved = _cancel(connection, at, [found for found in tasks if task in (None, found.id)], "asked for")
+    moved = _cancel(connection, at, [found for found in tasks if task in (None, found.id)], "asked for", {})
     if not moved:
         raise NothingToDo(f"{name} has ended, or is being cancelled already")
     return moved
 
 
-def _cancel(connection: Connection, at: datetime, tasks: Sequence[Found], detail: str) -> list[str]:
+def _cancel(
+    connection: Connection, at: datetime, tasks: Sequence[Found], detail: str, values: Mapping[str, str]
+) -> list[str]:
     moving = [found for found in tasks if found.state not in ENDED | {TaskState.CANCELLING}]
-    make(connection, at, [Move(found, _cancelled(found.state), detail) for found in moving])
+    make(connection, at, [Move(found, _cancelled(found.state), detail, values=values) for found in moving])
     return [found.id for found in moving]
 
 
@@ -48,7 +50,8 @@ def expire(connection: Connection, at: datetime) -> list[str]:
         rows = connection.execute(select(columns.id, columns.job_timeout_s).where(columns.id.in_(part)))
         for job, timeout_s in sorted(tuple(row) for row in rows):
             detail = f"the job's time of {timeout_s:g} s is over"
-            if _cancel(connection, at, lock_all(connection, tables.tasks.c.job == job), detail):
+            tasks = lock_all(connection, tables.tasks.c.job == job)
+            if _cancel(connection, at, tasks, detail, {"blocked_by": detail}):
                 cancelled.append(job)
         connection.execute(update(tables.jobs).where(columns.id.in_(part)).values(due_at=None))
     return cancelled

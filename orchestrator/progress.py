@@ -29,15 +29,16 @@ def shown() -> Iterator[Show]:
 
 
 class _Lines:
-    """One line for every task that started or ended."""
+    """One line for every task that started, ended, or waits for another try."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[TaskState, str | None]] = {}
+        self._known: dict[str, tuple[TaskState, int, str | None]] = {}
 
     def show(self, tasks: Sequence[TaskRow]) -> None:
         for task in tasks:
-            now = (task.state, task.waits_for if task.is_stuck else None)
-            if self._known.get(task.id) != now and (task.state in SAID or task.is_stuck):
+            now = (task.state, task.attempts, task.waits_for if task.is_stuck else None)
+            waits_again = task.state is TaskState.QUEUED and task.failure is not None
+            if self._known.get(task.id) != now and (task.state in SAID or task.is_stuck or waits_again):
                 note(line(task))
             self._known[task.id] = now
 

@@ -7,10 +7,13 @@ def logs(
     name: str = typer.Argument(help="A task's or an attempt's id, or the start of it.", metavar="TASK|ATTEMPT"),
     follow: bool = typer.Option(False, "--follow", "-f", help="Go on until the task has ended."),
 ) -> None:
-    """Print the log of a task's latest attempt."""
+    """Print the log of a task's latest attempt.
+
+    Anywhere that the database can be reached: the head fetches what runs on other machines.
+    """
     from orchestrator import log_reading, output
     from orchestrator.context import opened
 
     with opened() as context:
-        for text in log_reading.read(context, name, follow=follow):
+        for text in log_reading.read(context, name, follow=follow, say=output.note):
             output.raw(text)

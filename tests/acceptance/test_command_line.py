@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from db.tables import SCHEMA
-from orchestrator.cli import COMMANDS
+from orchestrator.cli import COMMANDS, GROUPS
 from tests.acceptance.haloctl import ROOT, Haloctl, opened
 
 #: What no command line should wait for before it knows what is asked.
@@ -43,7 +43,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Haloctl:
     return haloctl
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "db", "db upgrade"])
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS, "db upgrade", "nodes drain", "nodes resume"])
 def test_help_tells_what_a_command_does_and_what_each_option_means(haloctl: Haloctl, command: str) -> None:
     done = haloctl.run(*command.split(), "--help")
     assert (done.code, done.err) == (0, "")
@@ -65,7 +65,7 @@ def test_help_lists_every_command(haloctl: Haloctl) -> None:
     done = haloctl.run("--help")
     assert (done.code, done.err) == (0, "")
     listed = [entry.split()[0] for entry in entries(done.out)]
-    assert [name for name in listed if not name.startswith("-")] == [*COMMANDS, "db"]
+    assert [name for name in listed if not name.startswith("-")] == [*COMMANDS, *GROUPS]
 
 
 def test_without_arguments_help_is_printed(haloctl: Haloctl) -> None:

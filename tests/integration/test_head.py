@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from db.store import Store
 from jobs.errors import ClusterUnreachable, DatabaseUnreachable
 from jobs.stages.base import Model
 from jobs.state import Failure, FailureKind, JobState, TaskState
-from jobs.task import Artifact, Attempt, Measurement, TaskResult
+from jobs.task import Artifact, Measurement, TaskResult
 from orchestrator.context import Context
 from orchestrator.driver import Driver
 from orchestrator.following import follow
@@ -24,55 +23,14 @@ from orchestrator.settings import from_environment
 from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.attempts import until
+from tests.integration.heads import artifacts, executor, head, mlir, only, outcomes, reuse, settle, task
 from tests.stored_jobs import BROKEN, LOST, TINY, TOOLCHAIN, everything, submit
 from workers.artifacts import ArtifactStore
 
+__all__ = ["artifacts", "executor", "head", "mlir", "reuse"]
+
 NO_ROOM = "somebody else holds node a"
 ENDED = Failure(FailureKind.CANCELLED, "cancelled")
-
-
-@pytest.fixture
-def executor() -> InMemoryExecutor:
-    return InMemoryExecutor(NODE)
-
-
-@pytest.fixture
-def artifacts(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(tmp_path / "artifacts")
-
-
-@pytest.fixture
-def mlir(artifacts: ArtifactStore, tmp_path: Path) -> Artifact:
-    (tmp_path / "model.mlir").write_text("module {}")
-    return artifacts.put(tmp_path / "model.mlir", "mlir")
-
-
-@pytest.fixture
-def head(store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore) -> Head:
-    return Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
-
-
-def settle(head: Head) -> None:
-    """Step until nothing happens any more."""
-    for _ in range(50):
-        if not head.step():
-            return
-    raise AssertionError("something happens in every step")
-
-
-def only(executor: InMemoryExecutor) -> Attempt:
-    (attempt,) = executor.attempts.values()
-    return attempt
-
-
-def task(store: Store, name: str) -> reports.TaskRow:
-    return reports.task(store.database, name)
-
-
-def outcomes(store: Store, name: str) -> list[tuple[str, FailureKind | None]]:
-    """The attempts of a task: how each ended, and why."""
-    rows = reports.attempts(store.database, name)
-    return [(row.outcome or "", row.failure.kind if row.failure else None) for row in rows]
 
 
 def test_a_job_runs_to_its_end_and_each_result_is_stored_once(
@@ -151,10 +109,10 @@ def test_a_result_that_comes_with_the_wish_to_cancel_ends_the_task_as_cancelled(
 
 
 def test_a_node_without_room_after_all_leaves_the_task_queued_and_blames_nobody(
-    store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore
+    store: Store, executor: InMemoryExecutor, reuse: Reuse
 ) -> None:
     time_s = [0.0]
-    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN), clock=lambda: time_s[0])
+    head = Head(store, executor, reuse, clock=lambda: time_s[0])
     name = f"{submit(store, stages=['export'])}-01"
     executor.no_room = NO_ROOM
     for _ in range(20):
@@ -248,22 +206,20 @@ def test_a_task_whose_node_is_lost_is_tried_three_times(head: Head, store: Store
     assert task(store, name).state is TaskState.FAILED
 
 
-def test_what_a_leader_that_is_gone_left_running_runs_again(head: Head, store: Store, artifacts: ArtifactStore) -> None:
+def test_what_a_leader_that_is_gone_left_running_runs_again(head: Head, store: Store, reuse: Reuse) -> None:
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
     after = InMemoryExecutor(NODE)
-    settle(Head(store, after, Reuse(store, artifacts, TOOLCHAIN)))
+    settle(Head(store, after, reuse))
     assert after.started == [f"{name}-2"]
     assert outcomes(store, name) == [("failed", FailureKind.LEASE_LOST), ("", None)]
 
 
-def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(
-    store: Store, artifacts: ArtifactStore
-) -> None:
+def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(store: Store, reuse: Reuse) -> None:
     name = f"{submit(store, stages=['export'])}-01"
     for _ in range(4):
         executor = InMemoryExecutor(NODE)
-        head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
+        head = Head(store, executor, reuse)
         settle(head)
         assert len(executor.attempts) == 1
         head.hand_back()
@@ -271,7 +227,7 @@ def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(
         assert executor.is_closed
         assert task(store, name).state is TaskState.QUEUED
     executor = InMemoryExecutor(NODE)
-    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
+    head = Head(store, executor, reuse)
     for number in (5, 6):
         settle(head)
         assert only(executor).id == f"{name}-{number}"
@@ -284,11 +240,11 @@ def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(
 
 
 def test_handing_back_leaves_what_the_next_leader_started(
-    head: Head, store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore
+    head: Head, store: Store, executor: InMemoryExecutor, reuse: Reuse
 ) -> None:
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
-    settle(Head(store, InMemoryExecutor(NODE), Reuse(store, artifacts, TOOLCHAIN)))
+    settle(Head(store, InMemoryExecutor(NODE), reuse))
     head.hand_back()
     assert executor.is_closed
     assert task(store, name).state is TaskState.RUNNING
