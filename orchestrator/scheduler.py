@@ -1,16 +1,32 @@
 """Who runs where: pure decisions from a snapshot. No clock, no input or output.
 
-Tasks are taken job by job, in the order in which they were submitted. Within a job whatever fits is started. A task
-that fits a node but not now keeps tasks of later jobs off that node, so that small tasks can't starve large ones.
+The policy is EASY backfilling (Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson,
+"Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM SP2 with backfilling", IEEE
+TPDS 12(6), 2001), with durations that were learned instead of told (Tsafrir, Etsion and Feitelson, "Backfilling using
+system-generated predictions rather than user runtime estimates", IEEE TPDS 18(6), 2007):
+
+- Tasks take their turn by priority, then those of users who used less of late, then as they were submitted.
+- Whatever fits is started, on the fullest node that has room: whole nodes stay free for whole-node work.
+- A task that fits the cluster but not now gets the nodes that can take it soonest, from when the attempts there are
+  predicted to end. Until then tasks after it may use them if they are predicted to end in time, or fit beside it. So
+  what needs much is not starved by small tasks, which fill the gaps.
+- Within a job whatever fits is started, before anything is kept for its other tasks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import attrgetter
 
 from db.store import OpenTask, Snapshot
 from jobs.state import DONE, RETRYABLE, TaskState
-from jobs.task import GIB, Device, Node, Place, Resources
+from jobs.task import Node, Place
+from orchestrator.scheduling.board import Board, Want
+from orchestrator.scheduling.rooms import EXPECTED, LATEST, ends_of
+
+#: How long durations that were learned are trusted while a task waits, from the submission of its job. Where they are
+#: wrong, one task after the other that overstays would keep it waiting for ever (`tests/performance/simulation.py`).
+PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +54,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    """A task can't go on; `is_stuck` when nothing that runs now could change that."""
+    """A task can't go on, for another reason than it says; `is_stuck` when nothing that is up could change that."""
 
     task: OpenTask
     reason: str
@@ -48,155 +64,94 @@ class Wait:
 Action = Queue | Block | Start | Wait
 
 
-@dataclass(frozen=True)
-class Room:
-    """What is left of a node."""
+def decide(
+    snapshot: Snapshot, nodes: Sequence[Node], twins: Mapping[str, str], now: datetime, patience_s: float = PATIENCE_S
+) -> list[Action]:
+    """Everything that is to be done now, in order.
 
-    node: Node
-    cpus: int
-    memory_bytes: int
-    free: tuple[Device, ...]
-    running: int = 0  #: attempts
-    is_quiet: bool = False  #: an attempt has it to itself
-
-    def devices_for(self, need: Resources) -> tuple[Device, ...] | None:
-        """The devices that a task would get here now; None when it does not fit."""
-        devices = tuple(device for device in self.free if device.kind == need.device_kind)[: need.devices]
-        fits = (
-            len(devices) == need.devices
-            and need.cpus <= self.cpus
-            and need.memory_bytes <= self.memory_bytes
-            and not self.is_quiet
-            and not (need.is_quiet and self.running)
-        )
-        return devices if fits else None
-
-    def without(self, need: Resources, devices: Iterable[Device]) -> "Room":
-        """What is left when a task has taken its share."""
-        taken = set(devices)
-        return replace(
-            self,
-            cpus=self.cpus - need.cpus,
-            memory_bytes=self.memory_bytes - need.memory_bytes,
-            free=tuple(device for device in self.free if device not in taken),
-            running=self.running + 1,
-            is_quiet=self.is_quiet or need.is_quiet,
-        )
-
-
-@dataclass
-class _Round:
-    """What one decision has given away so far."""
-
-    rooms: dict[str, Room]
-    reserved: dict[str, str] = field(default_factory=dict)  #: node -> the job that it is kept for
-
-
-def decide(snapshot: Snapshot, nodes: Sequence[Node], twins: Mapping[str, str] = MappingProxyType({})) -> list[Action]:
-    """Everything that is to be done now, in order. Waits are said for every open task that is not started.
-
-    `twins` names for queued tasks an earlier one that computes the same: they wait for it, to take over its outputs.
+    Every open task that is not started waits; a Wait is said only where its words are not those that the task has.
+    `nodes` are those that are up, the closed ones among them. `twins` names for queued tasks an earlier one that
+    computes the same: they wait for it, to take over its outputs.
     """
-    states = {task.id: task for task in snapshot.tasks}
-    actions: list[Action] = []
-    round_ = _Round(rooms_of(snapshot, nodes))
-    stuck: dict[str, str] = {}
-    for task in in_turn(snapshot.tasks):
-        twin = twins.get(task.id)
-        action = _wait_for(task, twin, stuck) if twin else _decide_one(task, states, stuck, round_)
-        if isinstance(action, Wait) and action.is_stuck:
-            stuck[task.id] = action.reason
-        if action:
-            actions.append(action)
-    return actions
+    return _Decision(snapshot, twins, Board(snapshot, nodes, now), now - timedelta(seconds=patience_s)).actions()
 
 
-def in_turn(tasks: Iterable[OpenTask]) -> list[OpenTask]:
-    """Tasks in the order in which they get what they want."""
-    return sorted(tasks, key=lambda task: (task.submitted_at, task.job, task.id))
+def in_turn(tasks: Iterable[OpenTask], usage: Mapping[str, float] | None = None) -> list[OpenTask]:
+    """Tasks in the order in which they get what they want; `usage` is in device seconds by user."""
+    used = usage or {}
+    jobs: dict[str, list[OpenTask]] = {}
+    for task in tasks:
+        jobs.setdefault(task.job, []).append(task)
+
+    def turn(of_job: Sequence[OpenTask]) -> tuple[int, float, datetime, str]:
+        task = of_job[0]
+        return (-task.priority, used.get(task.submitted_by, 0.0), task.submitted_at, task.job)
+
+    by_id = attrgetter("id")
+    return [task for of_job in sorted(jobs.values(), key=turn) for task in sorted(of_job, key=by_id)]
 
 
-def _wait_for(task: OpenTask, twin: str, stuck: Mapping[str, str]) -> Wait:
-    return Wait(task, stuck.get(twin, f"{twin} computes the same"), is_stuck=twin in stuck)
+class _Decision:
+    """One decision while it is made."""
 
+    def __init__(self, snapshot: Snapshot, twins: Mapping[str, str], board: Board, patient_since: datetime) -> None:
+        self._tasks = {task.id: task for task in snapshot.tasks}
+        self._in_turn = in_turn(snapshot.tasks, snapshot.usage)
+        self._twins, self._board, self._patient_since = twins, board, patient_since
+        self._stuck: dict[str, str] = {}  #: why, by task
+        self._actions: list[Action] = []
 
-def _decide_one(
-    task: OpenTask, tasks: Mapping[str, OpenTask], stuck: Mapping[str, str], round_: _Round
-) -> Action | None:
-    if task.state is TaskState.PENDING:
-        return _decide_pending(task, tasks, stuck)
-    if task.state is TaskState.QUEUED:
-        return _place(task, round_)
-    return None
+    def actions(self) -> list[Action]:
+        job = ""
+        blocked: dict[str, tuple[OpenTask, Want]] = {}  #: the first of the job by the kind of device that it needs
+        for task in self._in_turn:
+            if task.job != job:
+                self._reserve(blocked.values())
+                job, blocked = task.job, {}
+            if task.state is TaskState.PENDING:
+                self._decide_pending(task)
+            elif task.state is TaskState.QUEUED:
+                want = self._decide_queued(task)
+                if want is not None:
+                    blocked.setdefault(want.share.need.device_kind, (task, want))
+        return self._actions
 
+    def _reserve(self, blocked: Iterable[tuple[OpenTask, Want]]) -> None:
+        for task, want in blocked:
+            self._board.reserve(want, EXPECTED if task.submitted_at > self._patient_since else LATEST)
 
-def _decide_pending(task: OpenTask, tasks: Mapping[str, OpenTask], stuck: Mapping[str, str]) -> Action | None:
-    needs = [tasks[need] for need in task.needs]
-    for need in needs:
-        if need.state in RETRYABLE:
-            return Block(task, f"{need.stage} ({need.id}) {need.state}")
-        if need.id in stuck:
-            return Wait(task, f"{need.stage}: {stuck[need.id]}", is_stuck=True)
-    if all(need.state in DONE for need in needs):
-        return Queue(task)
-    waiting = ", ".join(sorted({need.stage for need in needs if need.state not in DONE}))
-    return Wait(task, f"after {waiting}", is_stuck=False)
+    def _decide_pending(self, task: OpenTask) -> None:
+        needs = [self._tasks[need] for need in task.needs]
+        for need in needs:
+            if need.state in RETRYABLE:
+                self._actions.append(Block(task, f"{need.stage} ({need.id}) {need.state}"))
+                return
+            if need.id in self._stuck:
+                self._wait(task, f"{need.stage}: {self._stuck[need.id]}", is_stuck=True)
+                return
+        waiting = ", ".join(sorted({need.stage for need in needs if need.state not in DONE}))
+        if waiting:
+            self._wait(task, f"after {waiting}", is_stuck=False)
+        else:
+            self._actions.append(Queue(task))
 
+    def _decide_queued(self, task: OpenTask) -> Want | None:
+        """Start a task or let it wait; returns what is to be kept for it."""
+        twin = self._twins.get(task.id)
+        if twin is not None:
+            self._wait(task, self._stuck.get(twin, f"{twin} computes the same"), is_stuck=twin in self._stuck)
+            return None
+        want = self._board.want_of(task)
+        if want.is_possible and not want.is_full:
+            places = self._board.place(want, ends_of(0.0, task.expected_s, task.timeout_s))
+            if places is not None:
+                self._actions.append(Start(task, places))
+                return None
+        self._wait(task, want.reason, want.is_stuck)
+        return want if want.is_possible else None
 
-def _place(task: OpenTask, round_: _Round) -> Action:
-    able = [room for room in round_.rooms.values() if lacks(task.resources, [room.node]) is None]
-    if not able:
-        reason = lacks(task.resources, [room.node for room in round_.rooms.values()])
-        return Wait(task, reason or "needs a node that has it all at once", is_stuck=True)
-    for room in sorted(able, key=_least_left):
-        name = room.node.id
-        if round_.reserved.get(name, task.job) != task.job:
-            continue
-        devices = room.devices_for(task.resources)
-        if devices is not None:
-            round_.rooms[name] = room.without(task.resources, devices)
-            return Start(task, (Place(name, devices),))
-    round_.reserved.setdefault(min(able, key=_least_left).node.id, task.job)
-    return Wait(task, _waits_for(task.resources), is_stuck=False)
-
-
-def _least_left(room: Room) -> tuple[int, int]:
-    """Nearly full nodes first, so that whole ones stay free for whole-node work."""
-    return (len(room.free), room.cpus)
-
-
-def rooms_of(snapshot: Snapshot, nodes: Sequence[Node]) -> dict[str, Room]:
-    """What the running attempts leave of each node."""
-    rooms = {node.id: Room(node, node.cpus, node.memory_bytes, node.devices) for node in nodes}
-    for running in snapshot.running:
-        for place in running.places:
-            if place.node in rooms:
-                rooms[place.node] = rooms[place.node].without(running.resources, place.devices)
-    return rooms
-
-
-def lacks(need: Resources, nodes: Sequence[Node]) -> str | None:
-    """What no node of the cluster has, in words; None when one could take the task if it were empty."""
-    if not nodes:
-        return "needs a node; the cluster has none"
-    wants: list[tuple[str, int, int]] = []
-    if need.devices:
-        wants.append((need.device_kind, need.devices, max(node.count(need.device_kind) for node in nodes)))
-    wants.append(("core", need.cpus, max(node.cpus for node in nodes)))
-    for noun, wanted, most in wants:
-        if wanted > most:
-            return f"needs {wanted} x {noun}; the cluster has " + (f"{most} on a node at most" if most else "none")
-    most_memory = max(node.memory_bytes for node in nodes)
-    if need.memory_bytes > most_memory:
-        return f"needs {need.memory_bytes / GIB:.0f} GiB of memory; the largest node has {most_memory / GIB:.0f}"
-    return None
-
-
-def devices_in_words(need: Resources) -> str:
-    """`8 x mi300x`; logical devices of the host's own cores are called so."""
-    return f"{need.devices} x {need.device_kind}{' device' if need.device_kind == 'cpu' else ''}"
-
-
-def _waits_for(need: Resources) -> str:
-    what = devices_in_words(need) if need.devices else f"{need.cpus} x core"
-    return f"needs {what} free on a node" + (" that runs nothing else" if need.is_quiet else "")
+    def _wait(self, task: OpenTask, reason: str, is_stuck: bool) -> None:
+        if is_stuck:
+            self._stuck[task.id] = reason
+        if task.waits_for != reason or task.is_stuck != is_stuck:
+            self._actions.append(Wait(task, reason, is_stuck))

@@ -1,0 +1,189 @@
+"""The search for room: tasks that need the same are one want, which looks at no room twice in vain.
+
+Rooms only get fuller during a decision, so what did not fit once is never looked at again for the same want.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import cached_property
+from heapq import nsmallest
+from math import inf
+from operator import attrgetter
+
+from db.store import OpenTask, Snapshot
+from jobs.task import Node, Pin, Place, Resources
+from orchestrator.scheduling import words
+from orchestrator.scheduling.rooms import EXPECTED, LATEST, Ends, Room, Share, rooms_of
+from orchestrator.scheduling.shapes import Shape, able, shape_of, shapes_of
+
+#: Resources as a tuple: quicker to look up than the dataclass itself.
+AMOUNTS = attrgetter(*(found.name for found in fields(Resources)))
+
+
+@dataclass(eq=False, slots=True)
+class Want:
+    """What some tasks need alike, and where they may still find it."""
+
+    share: Share
+    reason: str  #: what they wait for when they can't start
+    is_stuck: bool = False
+    is_possible: bool = True  #: nodes that are open could take them
+    names: frozenset[str] | None = None  #: the nodes that come into question; None: all
+    rooms: Sequence[Room] = ()  #: nearly full ones first, so that whole ones stay free for whole-node work
+    position: int = 0  #: of the first of `rooms` that was not tried in vain
+    held: list[Room] = field(default_factory=list)  #: those kept for other tasks in which there is room now
+    held_seen: int = 0  #: how many rooms were held when it looked last
+    refused: Ends = (inf, inf)  #: a task that ends so was not let into enough of them
+    is_full: bool = False  #: what has room now, whoever that is kept for, is too little
+
+    def concerns(self, room: Room) -> bool:
+        """Whether the room comes into question at all."""
+        return self.names is None or room.node.id in self.names
+
+
+class Board:
+    """All rooms of one decision."""
+
+    def __init__(self, snapshot: Snapshot, nodes: Sequence[Node], now: datetime) -> None:
+        self._nodes, self._snapshot = {node.id: node for node in nodes}, snapshot
+        self._all = rooms_of(snapshot, nodes, now)
+        self._open = [room for room in self._all.values() if room.node.id not in snapshot.closed]
+        self._held: list[Room] = []
+        self._wants: dict[object, Want] = {}
+        self._sorted: dict[str, tuple[list[int], list[Room]]] = {}
+        self._usable = Counter(shape_of(room.node, room.usable) for room in self._open)
+        self._kinds_reserved: set[str] = set()
+
+    def want_of(self, task: OpenTask) -> Want:
+        """What a task needs; the same object for all that need the same."""
+        key = (AMOUNTS(task.resources), task.pin, task.avoids)
+        want = self._wants.get(key)
+        if want is None:
+            want = self._wants[key] = self._new_want(task.resources, task.pin, task.avoids)
+        return want
+
+    def place(self, want: Want, ends: Ends) -> tuple[Place, ...] | None:
+        """Give a task all that it wants, if that is to be had now; `ends` says when it would give it back."""
+        count = want.share.need.nodes
+        found = _fitting(want, count)
+        if len(found) < count and self._held:
+            found = found + self._fitting_beside(want, count - len(found), ends)
+        if len(found) < count:
+            want.is_full = len(want.rooms) + len(want.held) < count
+            return None
+        return tuple(Place(room.node.id, room.take(want.share, ends)) for room in found)
+
+    def _fitting_beside(self, want: Want, count: int, ends: Ends) -> list[Room]:
+        """Rooms that are kept for others, whom the task would not delay."""
+        if want.held_seen < len(self._held):
+            candidates = [*want.held, *(room for room in self._held[want.held_seen :] if want.concerns(room))]
+            want.held = [room for room in candidates if room.fits(want.share)]
+            want.held_seen, want.refused = len(self._held), (inf, inf)
+        if ends[EXPECTED] >= want.refused[EXPECTED] and ends[LATEST] >= want.refused[LATEST]:
+            return []
+        found = [
+            room
+            for room in want.held
+            if room.fits(want.share) and room.hold is not None and room.hold.admits(want.share, ends)
+        ]
+        if len(found) < count:
+            want.refused = ends
+            want.held = [room for room in want.held if room.fits(want.share)]
+        return found[:count]
+
+    def reserve(self, want: Want, by: int) -> None:
+        """Keep the rooms that open soonest for a blocked task, if it is the first that needs its kind of device.
+
+        `by` says which ends count, of what runs and of what may go before it: EXPECTED or LATEST.
+        """
+        need = want.share.need
+        if need.device_kind in self._kinds_reserved:
+            return
+        rooms = [room for room in self._open if room.hold is None and want.concerns(room)]
+        opening = ((room.opens_at_s(want.share, by), number) for number, room in enumerate(rooms))
+        found = nsmallest(need.nodes, ((at_s, number) for at_s, number in opening if at_s is not None))
+        if len(found) == need.nodes:
+            self._kinds_reserved.add(need.device_kind)
+            for _, number in found:
+                rooms[number].keep(want.share, found[-1][0], by)
+                self._held.append(rooms[number])
+
+    def _new_want(self, need: Resources, pin: Pin | None, avoids: tuple[str, ...]) -> Want:
+        share = Share(need, pin.device if pin else None)
+        if pin is not None:
+            return self._pinned_want(share, pin)
+        if able(need, self._usable) < need.nodes:
+            return self._impossible_want(share)
+        want = Want(share, words.waits_for_room(need, None), rooms=self._in_order(need))
+        if avoids:
+            self._avoid(want, avoids)
+        return want
+
+    def _impossible_want(self, share: Share) -> Want:
+        """Nothing that is open could take it: what is closed could, or nothing at all."""
+        need, nodes = share.need, self._nodes.values()
+        if able(need, self._shapes) < need.nodes:
+            return Want(share, words.lacks(need, self._shapes), is_stuck=True, is_possible=False)
+        found = [node for node in nodes if shape_of(node).meets(need)]
+        told = words.obstacles(need, found, self._snapshot.closed, self._snapshot.quarantined)
+        return Want(share, words.waits_for_people(need, None, told), is_possible=False)
+
+    @cached_property
+    def _shapes(self) -> Counter[Shape]:
+        return shapes_of(self._nodes.values())
+
+    def _in_order(self, need: Resources) -> Sequence[Room]:
+        """The open rooms that have as many free devices, nearly full ones first."""
+        kind = need.device_kind if need.devices else ""
+        if kind not in self._sorted:
+            free = {
+                room.node.id: room.count(kind) if kind else sum(map(len, room.free.values())) for room in self._open
+            }
+            rooms = sorted(self._open, key=lambda room: (free[room.node.id], room.cpus))
+            self._sorted[kind] = [free[room.node.id] for room in rooms], rooms
+        counts, rooms = self._sorted[kind]
+        return rooms[bisect_left(counts, need.devices) :] if need.devices else rooms
+
+    def _avoid(self, want: Want, avoids: Collection[str]) -> None:
+        """Leave out the nodes to be avoided, if the others could do without them; else they come last."""
+        need = want.share.need
+        others = [room for room in want.rooms if room.node.id not in avoids]
+        capable = [
+            room.node.id
+            for room in self._open
+            if room.node.id not in avoids and shape_of(room.node, room.usable).meets(need)
+        ]
+        if len(capable) >= need.nodes:
+            want.rooms, want.names = others, frozenset(capable)
+        else:
+            want.rooms = [*others, *(room for room in want.rooms if room.node.id in avoids)]
+
+    def _pinned_want(self, share: Share, pin: Pin) -> Want:
+        need, node = share.need, self._nodes.get(pin.node)
+        problem = words.lacks_pinned(need, pin, node)
+        if problem or node is None:
+            return Want(share, problem or "", is_stuck=True, is_possible=False)
+        snapshot, room = self._snapshot, self._all[pin.node]
+        told = words.obstacles(need, [node], snapshot.closed, snapshot.quarantined, pin.device)
+        usable = room.usable.get(need.device_kind, 0)
+        if pin.node in snapshot.closed or (told and (pin.device is not None or usable < need.devices)):
+            return Want(share, words.waits_for_people(need, pin, told), is_possible=False)
+        return Want(share, words.waits_for_room(need, pin), names=frozenset({pin.node}), rooms=[room])
+
+
+def _fitting(want: Want, count: int) -> list[Room]:
+    """Up to so many rooms with room for a want now that are not kept for anybody."""
+    share, found = want.share, []
+    for index in range(want.position, len(want.rooms)):
+        room = want.rooms[index]
+        if room.hold is None and room.fits(share):
+            found.append(room)
+            if len(found) == count:
+                return found
+        elif not found:
+            want.position = index + 1
+    want.rooms, want.position = found, 0
+    return found

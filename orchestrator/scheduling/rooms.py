@@ -1,0 +1,188 @@
+"""What is left of each node now, when more of it will be, and what of it is kept for a task."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import itemgetter
+
+from db.store import Snapshot
+from jobs.task import Device, Node, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a task takes of each of its nodes; `device` where it must be this one of them."""
+
+    need: Resources
+    device: int | None = None
+
+
+#: When an attempt ends, in seconds from now: as learned from its like, and by its timeout at the latest.
+Ends = tuple[float, float]
+EXPECTED, LATEST = 0, 1
+
+#: What a node gets back when an attempt ends: its two ends, cores, bytes of memory and devices, all of one kind. A bare
+#: tuple, because there are thousands in a decision.
+Release = tuple[float, float, int, int, tuple[Device, ...]]
+NOTHING: dict[int, Device] = {}
+
+
+@dataclass(slots=True)
+class Hold:
+    """A room is kept for a task from a time on; this much of it the task leaves for others."""
+
+    at_s: float  #: from now
+    by: int  #: which of an attempt's ends count: EXPECTED or LATEST
+    share: Share
+    cpus: int
+    memory_bytes: int
+    devices: Mapping[str, int]  #: by kind
+
+    def is_over_by(self, ends: Ends) -> bool:
+        """Whether an attempt that ends so is gone before the task begins."""
+        return ends[self.by] <= self.at_s
+
+    def admits(self, share: Share, ends: Ends) -> bool:
+        """Whether a task that ends so would not delay it."""
+        if self.is_over_by(ends):
+            return True
+        need = share.need
+        return (
+            not self.share.need.is_quiet
+            and not need.is_quiet
+            and need.cpus <= self.cpus
+            and need.memory_bytes <= self.memory_bytes
+            and need.devices <= self.devices.get(need.device_kind, 0)
+            and (share.device is None or share.device != self.share.device)
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Room:
+    """A node as a decision fills it."""
+
+    node: Node
+    cpus: int
+    memory_bytes: int
+    free: dict[str, dict[int, Device]]  #: by kind and index; what is quarantined is not among them
+    usable: Mapping[str, int]  #: how many devices of each kind it has, without what is quarantined
+    running: int = 0  #: attempts
+    is_quiet: bool = False  #: an attempt has it to itself
+    releases: list[Release] = field(default_factory=list)
+    hold: Hold | None = None
+
+    def count(self, kind: str) -> int:
+        """How many devices of a kind are free; of all kinds where none is named."""
+        return len(self.free.get(kind, ())) if kind else sum(map(len, self.free.values()))
+
+    def fits(self, share: Share) -> bool:
+        """Whether a task has room here now."""
+        need = share.need
+        if need.cpus > self.cpus or need.memory_bytes > self.memory_bytes:
+            return False
+        if self.running and (self.is_quiet or need.is_quiet):
+            return False
+        if not need.devices:
+            return True
+        free = self.free.get(need.device_kind, {})
+        return len(free) >= need.devices and (share.device is None or share.device in free)
+
+    def take(self, share: Share, ends: Ends) -> tuple[Device, ...]:
+        """Give a task its share, until it ends; returns its devices."""
+        devices = self._choose(share)
+        if self.hold and not self.hold.is_over_by(ends):
+            self.hold.cpus -= share.need.cpus
+            self.hold.memory_bytes -= share.need.memory_bytes
+            self.hold.devices = Counter(self.hold.devices) - Counter(device.kind for device in devices)
+        self.occupy(share.need, devices, ends)
+        return devices
+
+    def _choose(self, share: Share) -> tuple[Device, ...]:
+        """Those that another task waits for come last."""
+        free = self.free.get(share.need.device_kind, {})
+        if share.device is not None:
+            return (free[share.device],)
+        kept = self.hold.share.device if self.hold else None
+        return tuple(sorted(free.values(), key=lambda device: device.index == kept))[: share.need.devices]
+
+    def occupy(self, need: Resources, devices: tuple[Device, ...], ends: Ends) -> None:
+        """Have an attempt run here until it ends."""
+        self.cpus -= need.cpus
+        self.memory_bytes -= need.memory_bytes
+        self.running += 1
+        self.is_quiet = self.is_quiet or need.is_quiet
+        for device in devices:
+            if self.free.get(device.kind, NOTHING).pop(device.index, None) is None:  # gone, or quarantined meanwhile
+                devices = tuple(other for other in devices if other != device)
+        self.releases.append((*ends, need.cpus, need.memory_bytes, devices))
+
+    def opens_at_s(self, share: Share, by: int) -> float | None:
+        """When a task has room here by the expected or latest ends; None: not even when all that runs has ended."""
+        if self.fits(share):
+            return 0.0
+        need, device, kind = share.need, share.device, share.need.device_kind
+        running = self.running if self.is_quiet or need.is_quiet else 0  # that have to end
+        cpus, memory_bytes = need.cpus - self.cpus, need.memory_bytes - self.memory_bytes  # that are missing
+        free = self.free.get(kind, NOTHING)
+        devices = need.devices - (len(free) if device is None else int(device in free))
+        self.releases.sort(key=itemgetter(by))
+        for expected_s, latest_s, more_cpus, more_memory_bytes, released in self.releases:
+            cpus -= more_cpus
+            memory_bytes -= more_memory_bytes
+            running -= 1
+            if devices > 0 and released and released[0].kind == kind:
+                devices -= len(released) if device is None else any(found.index == device for found in released)
+            if devices <= 0 and cpus <= 0 and memory_bytes <= 0 and running <= 0:
+                return latest_s if by == LATEST else expected_s
+        return None
+
+    def keep(self, share: Share, at_s: float, by: int) -> None:
+        """Keep it for a task from then on."""
+        ended = [release for release in self.releases if (release[0], release[1])[by] <= at_s]
+        devices = Counter({kind: len(free) for kind, free in self.free.items()})
+        devices.update(device.kind for *_, released in ended for device in released)
+        devices[share.need.device_kind] -= share.need.devices
+        self.hold = Hold(
+            at_s,
+            by,
+            share,
+            self.cpus + sum(cpus for _, _, cpus, _, _ in ended) - share.need.cpus,
+            self.memory_bytes + sum(memory_bytes for _, _, _, memory_bytes, _ in ended) - share.need.memory_bytes,
+            devices,
+        )
+
+
+def ends_of(elapsed_s: float, expected_s: float | None, timeout_s: float) -> Ends:
+    """When an attempt ends that has run for so long; where nothing was learned of its like, by its timeout.
+
+    What took longer than expected is expected to take twice as long, again and again.
+    """
+    latest_s = max(timeout_s - elapsed_s, 0.0)
+    expected = expected_s or timeout_s
+    while expected <= elapsed_s < timeout_s:
+        expected *= 2
+    return min(expected - elapsed_s, latest_s), latest_s
+
+
+def rooms_of(snapshot: Snapshot, nodes: Sequence[Node], now: datetime) -> dict[str, Room]:
+    """What the running attempts leave of each node."""
+    quarantined: dict[str, list[tuple[str, int]]] = {}
+    for name, kind, index in snapshot.quarantined:
+        quarantined.setdefault(name, []).append((kind, index))
+    rooms = {}
+    for node in nodes:
+        free: dict[str, dict[int, Device]] = {}
+        for device in node.devices:
+            free.setdefault(device.kind, {})[device.index] = device
+        for kind, index in quarantined.get(node.id, ()):
+            free.get(kind, {}).pop(index, None)
+        usable = {kind: len(devices) for kind, devices in free.items()}
+        rooms[node.id] = Room(node, node.cpus, node.memory_bytes, free, usable)
+    for running in snapshot.running:
+        elapsed_s = (now - running.started_at).total_seconds()
+        ends = ends_of(elapsed_s, running.expected_s, running.timeout_s)
+        for place in running.places:
+            if place.node in rooms:
+                rooms[place.node].occupy(running.resources, place.devices, ends)
+    return rooms

@@ -1,0 +1,104 @@
+"""What tasks wait for, in words. The same situation has the same words, so that nothing is written anew each time."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from jobs.task import GIB, Node, Pin, Resources
+from orchestrator.scheduling.shapes import Shape, able, shape_of, shapes_of
+
+MOST_OBSTACLES = 3  #: that are named one by one
+
+
+def devices_in_words(need: Resources) -> str:
+    """`8 x mi300x`; logical devices of the host's own cores are called so."""
+    return f"{need.devices} x {need.device_kind}{' device' if need.device_kind == 'cpu' else ''}"
+
+
+def needs_in_words(need: Resources) -> str:
+    """What a task holds of a node: `8 x mi300x, 1 core, 2.0 GiB`."""
+    parts = [devices_in_words(need)] if need.devices else []
+    parts += [f"{need.cpus} core{'' if need.cpus == 1 else 's'}", f"{need.memory_bytes / GIB:.1f} GiB"]
+    return ", ".join(parts)
+
+
+def pin_in_words(pin: Pin, need: Resources) -> str:
+    """`node a`, `a/mi300x:3`."""
+    return f"node {pin.node}" if pin.device is None else f"{pin.node}/{need.device_kind}:{pin.device}"
+
+
+def waits_for_room(need: Resources, pin: Pin | None) -> str:
+    """A task that has to wait until others have ended."""
+    alone = ""
+    if need.is_quiet:
+        alone = " that runs nothing else" if pin is None and need.nodes == 1 else " with nothing else running there"
+    return f"needs {needs_in_words(need)} free {_where(need, pin)}{alone}, not kept for an earlier task"
+
+
+def _where(need: Resources, pin: Pin | None) -> str:
+    if pin is not None:
+        return f"on {pin_in_words(pin, need)}"
+    return "on a node" if need.nodes == 1 else f"on each of {need.nodes} nodes at once"
+
+
+def waits_for_people(need: Resources, pin: Pin | None, obstacles: Sequence[str]) -> str:
+    """A task whose nodes or devices are up, but closed or quarantined until somebody opens them."""
+    what = devices_in_words(need) if need.devices else f"{need.cpus} x core"
+    where = "" if pin is None and need.nodes == 1 else f" {_where(need, pin)}"
+    more = len(obstacles) - MOST_OBSTACLES
+    named = ", ".join(obstacles[:MOST_OBSTACLES]) + (f" and {more} more" if more > 0 else "")
+    return f"needs {what}{where}; {named}"
+
+
+def obstacles(
+    need: Resources,
+    nodes: Iterable[Node],
+    closed: Mapping[str, str],
+    quarantined: Mapping[tuple[str, str, int], str],
+    device: int | None = None,
+) -> list[str]:
+    """Which of these nodes are closed, and which of the devices on the others are quarantined, each with the reason."""
+    names = sorted(node.id for node in nodes)
+    shut = [f"node {name} is closed: {closed[name]}" for name in names if name in closed]
+    open_names = set(names) - set(closed)
+    bad = [
+        f"{name}/{kind}:{index} is quarantined: {reason}"
+        for (name, kind, index), reason in sorted(quarantined.items())
+        if name in open_names and kind == need.device_kind and device in (None, index)
+    ]
+    return shut + bad
+
+
+def lacks(need: Resources, shapes: Mapping[Shape, int]) -> str:
+    """What no node has, or what the nodes don't have together; for a need that they can't meet."""
+    if not shapes:
+        return "needs a node; the cluster has none"
+    wants: list[tuple[str, int, int]] = []
+    if need.devices:
+        wants.append((need.device_kind, need.devices, max(shape.count(need.device_kind) for shape in shapes)))
+    wants.append(("core", need.cpus, max(shape.cpus for shape in shapes)))
+    for noun, wanted, most in wants:
+        if wanted > most:
+            return f"needs {wanted} x {noun}; the cluster has " + (f"{most} on a node at most" if most else "none")
+    most_memory = max(shape.memory_bytes for shape in shapes)
+    if need.memory_bytes > most_memory:
+        return f"needs {need.memory_bytes / GIB:.0f} GiB of memory; the largest node has {most_memory / GIB:.0f}"
+    if need.nodes > 1:
+        return f"needs {need.nodes} nodes with {needs_in_words(need)} each; the cluster has {able(need, shapes)}"
+    return "needs a node that has it all at once"
+
+
+def lacks_pinned(need: Resources, pin: Pin, node: Node | None) -> str | None:
+    """Why a pinned task can't run on its node as that is; None when it can."""
+    if need.nodes > 1:
+        return f"needs {need.nodes} nodes, and is pinned to node {pin.node} alone"
+    if node is None:
+        return f"is pinned to node {pin.node}, which is not up or not known"
+    if pin.device is not None:
+        known = sorted(device.index for device in node.devices if device.kind == need.device_kind)
+        if pin.device not in known:
+            has = f"only {', '.join(map(str, known))}" if known else f"no {need.device_kind}"
+            return f"is pinned to {pin_in_words(pin, need)}, which node {pin.node} does not have: it has {has}"
+        if need.devices != 1:
+            return f"needs {devices_in_words(need)}, and is pinned to {pin_in_words(pin, need)} alone"
+    if not shape_of(node).meets(need):
+        return f"is pinned to node {pin.node}: " + lacks(need, shapes_of([node])).replace("the cluster", "it")
+    return None
