@@ -140,7 +140,7 @@ def resume(
 def _seen(world: "Context") -> "list[NodeRow]":
     """The nodes that a head knows; where none has ever led it is this machine, as it is now."""
     from db import machines, terms
-    from orchestrator.ray_executor import LOCAL
+    from orchestrator.ray_executor.connection import LOCAL
     from workers.devices import describe_node
 
     if not terms.is_led_by_heads(world.database):
