@@ -4,7 +4,7 @@
     |- UserError              2   JobFileError, UnknownRecipe, BadModel, BadSetting
     |- JobFailed              3
     |- NotFound               4   NoSuchJob, NoSuchTask, NoSuchArtifact, AmbiguousId
-    |- Conflict               5   InvalidTransition, LostRace, AlreadyLed
+    |- Conflict               5   InvalidTransition, LostRace, AlreadyLed, RulesBroken
     `- Unreachable            6   DatabaseUnreachable, SchemaOutdated, SchemaNewer, ClusterUnreachable, StorageUnusable
 
 Fields go to `super().__init__` and the text is made in `__str__`, so that an error survives pickling.
@@ -182,6 +182,17 @@ class SettingsLeft(Conflict):
 
     def __str__(self) -> str:
         return f"not as wanted still: {', '.join(self.names)}; what to do is told above"
+
+
+class RulesBroken(Conflict):
+    """A database holds what can't be."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.count = count
+
+    def __str__(self) -> str:
+        return f"the database breaks what must always hold, in {self.count} places; keep a copy of it, and report them"
 
 
 class Unreachable(HaloError):

@@ -62,7 +62,10 @@ def open_task(store: Store, task: str) -> OpenTask:
     return next(found for found in store.snapshot().tasks if found.id == task)
 
 
-def attempt_of(task: OpenTask) -> Attempt:
+DEVICES = (Device("cpu", 0, "s0"), Device("cpu", 1, "s1"))
+
+
+def attempt_of(task: OpenTask, devices: tuple[Device, ...] = DEVICES) -> Attempt:
     epoch = task.epoch + 1
     return Attempt(
         id=f"{task.id}-{epoch}",
@@ -71,7 +74,7 @@ def attempt_of(task: OpenTask) -> Attempt:
         settings=task.settings,
         commands=(Command(("iree-compile", "a b"), {"OMP_NUM_THREADS": "1"}),),
         inputs={"export": (Artifact("model.mlir", "mlir", "3" * 64, 5),)},
-        places=(Place("a", (Device("cpu", 0, "s0"), Device("cpu", 1, "s1"))),),
+        places=(Place("a", devices),),
         timeout_s=60.0,
     )
 
