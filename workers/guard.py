@@ -130,10 +130,10 @@ def end_descendants(reaped: Reaped) -> None:
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-def report(message: "dict[str, Any]") -> None:
+def report(message: "dict[str, Any]", reports: int = REPORTS) -> None:
     """Tell the agent, if there still is one."""
     try:
-        os.write(REPORTS, marshal.dumps(message))
+        os.write(reports, marshal.dumps(message))
     except BrokenPipeError:
         return
 

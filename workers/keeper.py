@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 INT_BYTES = 4
-MOST_FILES = 5  #: that come with a request
+LEAST_FILES, MOST_FILES = 4, 5  #: that come with a request
 PAUSE_MS = 10  #: between two looks at what a killed guard left
 
 
@@ -70,13 +70,22 @@ class Keeper:
             self.poll.unregister(self.requests.fileno())
             return
         files = [fd for _, _, numbers in ancillary for fd in memoryview(numbers).cast("i")]
+        if len(files) >= LEAST_FILES:  # else they would be more than this process may have open: the guard is lost
+            self.make_guard(files)
+        for fd in files:
+            os.close(fd)
+
+    def make_guard(self, files: "list[int]") -> None:
+        """Fork it, and keep its reports."""
         self.last_fd = max(self.last_fd, *files)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            guard.report({"ended": "unable", "errno": error.errno}, files[guard.REPORTS])
+            return
         if pid == 0:
             be_guard(files, self.last_fd)
         self.reports[pid] = files.pop(guard.REPORTS)
-        for fd in files:
-            os.close(fd)
 
     def reap(self) -> None:
         """Take in all that has ended; a guard that ended well has left nothing."""
