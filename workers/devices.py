@@ -152,3 +152,15 @@ def visible_indices(vendor: str, inherited: Mapping[str, str]) -> frozenset[int]
             indices = list(map(int, words))
             left = indices if left is None else [left[index] for index in indices if index < len(left)]
     return None if left is None else frozenset(left)
+
+
+def with_one_mask(inherited: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which HIP_VISIBLE_DEVICES is AMD's only mask, and means the same as all of them did.
+
+    Ray 2.60 does not start with ROCR_VISIBLE_DEVICES alone (https://github.com/ray-project/ray/issues/53737).
+    """
+    visible = visible_indices("amd", inherited)
+    if visible is None:
+        return dict(inherited)
+    rest = {name: value for name, value in inherited.items() if name not in MASKS_OF["amd"]}
+    return rest | {"HIP_VISIBLE_DEVICES": ",".join(map(str, sorted(visible)))}

@@ -154,7 +154,10 @@ def _nvidia_card(card: Mapping[str, str], users: Mapping[str, list[GpuUser]]) ->
 
 
 def _in_runtime_order(gpus: Sequence[Gpu], node_ids: Sequence[int | None]) -> tuple[Gpu, ...]:
-    """With the indices that HIP gives them: it counts the nodes of the kernel's topology, tools count PCI addresses."""
+    """With the indices that HIP gives them: it counts the nodes of the kernel's topology, tools count PCI addresses.
+
+    See https://github.com/pytorch/pytorch/issues/131901.
+    """
     known = [node_id for node_id in node_ids if node_id is not None]
     if len(set(known)) < len(gpus):
         return tuple(gpus)
