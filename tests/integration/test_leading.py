@@ -1,0 +1,326 @@
+"""Who leads, and what becomes of what runs when that changes; nodes that close; what a head does beside running."""
+
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from db import reports
+from db.engine import Database, open_database
+from db.nodes import Closed
+from db.store import LeaderKind, Store
+from jobs.errors import AlreadyLed
+from jobs.state import Failure, FailureKind, JobState, TaskState
+from jobs.task import TaskResult, Unfit
+from orchestrator import log_reading
+from orchestrator.driver import Driver
+from orchestrator.following import embedded, follow
+from orchestrator.following import settle as settle_cancelled
+from orchestrator.head import Head
+from orchestrator.interrupts import Interrupts
+from orchestrator.reuse import Reuse
+from tests.databases import LEADERS, PostgresServer
+from tests.in_memory import NODE, InMemoryExecutor
+from tests.integration.attempts import until
+from tests.integration.heads import (
+    artifacts,
+    context_of,
+    executor,
+    head,
+    leading,
+    only,
+    outcomes,
+    reuse,
+    settle,
+    state,
+    task,
+)
+from tests.stored_jobs import NOON, TINY, TOOLCHAIN, submit
+from workers.artifacts import ArtifactStore
+
+__all__ = ["artifacts", "executor", "head", "reuse"]
+
+ENDED = Failure(FailureKind.CANCELLED, "cancelled")
+OTHER = replace(NODE, id="b", host="b.example")
+
+
+def one_export(store: Store) -> str:
+    return f"{submit(store, stages=['export'])}-01"
+
+
+def test_what_runs_when_another_head_begins_to_lead_goes_on_and_its_result_counts(
+    head: Head, store: Store, executor: InMemoryExecutor, reuse: Reuse
+) -> None:
+    name = one_export(store)
+    settle(head)
+    attempt = only(executor)
+    head.leave()
+    after = InMemoryExecutor(NODE)
+    after.keeps_running = True
+    later = Head(store, after, reuse, LeaderKind.HEAD)
+    settle(later)
+    assert (executor.is_left, executor.is_closed) == (True, False)
+    assert after.term > executor.term
+    assert (after.started, outcomes(store, name)) == ([], [("", None)])
+    after.end(attempt)
+    settle(later)
+    assert outcomes(store, name) == [("succeeded", None)]
+
+
+def test_what_was_taken_over_is_handed_back_too(
+    head: Head, store: Store, executor: InMemoryExecutor, reuse: Reuse
+) -> None:
+    name = one_export(store)
+    settle(head)
+    after = InMemoryExecutor(NODE)
+    after.keeps_running = True
+    later = Head(store, after, reuse)
+    settle(later)
+    later.hand_back()
+    assert outcomes(store, name) == [("failed", FailureKind.HANDED_BACK)]
+
+
+def test_a_node_that_hands_back_ends_what_it_runs_and_gets_nothing_until_it_is_used_again(
+    head: Head, store: Store, executor: InMemoryExecutor
+) -> None:
+    name = one_export(store)
+    settle(head)
+    store.close_node("a", Closed.HANDING_BACK, "a new cooler")
+    settle(head)
+    assert executor.cancelled == [f"{name}-1"]
+    executor.end(only(executor), ENDED)
+    settle(head)
+    failure = reports.attempt(store.database, f"{name}-1").failure
+    assert failure == Failure(FailureKind.HANDED_BACK, "node a: a new cooler")
+    assert "a new cooler" in (task(store, name).waits_for or "")
+    store.open_node("a")
+    settle(head)
+    assert executor.started == [f"{name}-1", f"{name}-2"]
+
+
+def test_a_cancel_on_a_node_that_hands_back_is_a_cancel(head: Head, store: Store, executor: InMemoryExecutor) -> None:
+    name = one_export(store)
+    settle(head)
+    store.close_node("a", Closed.HANDING_BACK, "a new cooler")
+    settle(head)
+    store.request_cancel(name)
+    executor.end(only(executor), ENDED)
+    settle(head)
+    assert state(store, name) is TaskState.CANCELLED
+
+
+def test_a_node_that_drains_lets_what_runs_finish(head: Head, store: Store, executor: InMemoryExecutor) -> None:
+    name = one_export(store)
+    settle(head)
+    store.close_node("a", Closed.DRAINING, "a new cooler")
+    settle(head)
+    assert executor.cancelled == []
+    executor.end(only(executor))
+    settle(head)
+    assert state(store, name) is TaskState.SUCCEEDED
+
+
+def test_a_node_that_wants_nothing_new_gets_nothing_new(head: Head, store: Store, executor: InMemoryExecutor) -> None:
+    executor.closed_nodes = {"a": "its toolchain has torch 2.0, the head's 2.13"}
+    name = one_export(store)
+    settle(head)
+    assert executor.started == []
+    assert "its toolchain has torch 2.0" in (task(store, name).waits_for or "")
+
+
+def test_a_device_that_was_found_unfit_is_used_no_more(
+    head: Head, store: Store, executor: InMemoryExecutor, reuse: Reuse
+) -> None:
+    name = one_export(store)
+    settle(head)
+    attempt = only(executor)
+    (device,) = attempt.places[0].devices or (NODE.devices[0],)
+    unfit = Unfit("a", "memory is held by nobody", device.kind, device.index)
+    executor.deliver(
+        TaskResult(attempt.id, 1, Failure(FailureKind.NODE_UNFIT, "memory is held by nobody"), unfit=(unfit,))
+    )
+    settle(head)
+    assert store.snapshot().quarantined == {("a", device.kind, device.index): "memory is held by nobody"}
+    assert executor.started == [f"{name}-1", f"{name}-2"]
+
+
+def test_a_job_whose_time_is_over_is_cancelled_and_says_so(
+    database: Database, executor: InMemoryExecutor, artifacts: ArtifactStore
+) -> None:
+    time_s = [0.0]
+    store = Store(database, lambda: NOON + timedelta(seconds=time_s[0]))
+    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN), clock=lambda: time_s[0])
+    job = submit(store, stages=["export", "compile"], job_timeout_s=60)
+    settle(head)
+    time_s[0] = 61.0
+    settle(head)
+    assert executor.cancelled == [f"{job}-01-1"]
+    executor.end(only(executor), ENDED)
+    settle(head)
+    rows = reports.tasks(database, job)
+    assert {(row.state, row.blocked_by) for row in rows} == {(TaskState.CANCELLED, "the job's time of 60 s is over")}
+
+
+def test_while_a_cancel_settles_nothing_is_started(
+    database: Database, tmp_path: Path, executor: InMemoryExecutor, artifacts: ArtifactStore
+) -> None:
+    context = context_of(database, tmp_path)
+    reuse = Reuse(context.store, artifacts, TOOLCHAIN)
+    first = one_export(context.store)
+    gone = Head(context.store, InMemoryExecutor(NODE), reuse)
+    settle(gone)
+    other = submit(context.store, stages=["export"], model=replace(TINY, digest="a" * 64))
+    cancelled = context.store.request_cancel(first)
+    driver = Driver(context, lambda: Head(context.store, executor, reuse))
+    try:
+        assert settle_cancelled(context, driver, cancelled, 20.0, lambda text: None)
+        assert (executor.started, state(context.store, f"{other}-01")) == ([], TaskState.PENDING)
+    finally:
+        driver.close()
+
+
+def test_where_heads_lead_commands_only_watch_and_say_once_when_none_does(
+    database: Database, store: Store, tmp_path: Path
+) -> None:
+    store.end_term(store.begin_term(LeaderKind.HEAD, "red.example", 7))
+    job = submit(store)
+    said: list[str] = []
+    driver = embedded(context_of(database, tmp_path))
+    try:
+        deadline = time.monotonic() + 0.5
+        found = follow(
+            context_of(database, tmp_path), driver, job, Interrupts(), lambda rows: None, deadline, said.append
+        )
+        assert (found, driver.leads, driver.only_watches) == (JobState.QUEUED, False, True)
+        with database.leadership() as leadership:
+            assert leadership.try_lead(), "watching keeps nobody from leading"
+    finally:
+        driver.close()
+    (line,) = said
+    assert line.startswith("no head leads now; the last one was the head on red.example (process 7, since ")
+
+
+def test_a_second_head_is_refused_and_told_who_leads(database_url: str, store: Store, tmp_path: Path) -> None:
+    with leading(database_url, tmp_path, lambda: InMemoryExecutor(NODE)) as first:
+        until(lambda: first.has_said("leads"), "the first leads")
+        with leading(database_url, tmp_path, lambda: InMemoryExecutor(NODE)) as second:
+            until(second.has_ended, "the second gives up")
+        assert isinstance(second.error, AlreadyLed)
+        assert "the head on " in str(second.error)
+    assert first.error is None
+    leader = reports.leader(store.database)
+    assert leader is not None
+    assert leader.ended_at is not None
+
+
+def test_a_head_that_stands_by_takes_over_what_the_first_leaves_running(
+    database_url: str, store: Store, tmp_path: Path
+) -> None:
+    executors = [InMemoryExecutor(NODE), InMemoryExecutor(NODE)]
+    executors[1].keeps_running = True
+    name = one_export(store)
+    with leading(database_url, tmp_path, lambda: executors[0], leaves_running=True) as first:
+        until(lambda: executors[0].started, "the task runs")
+        with leading(database_url, tmp_path, lambda: executors[1], standby=True) as second:
+            until(lambda: second.has_said("stands by"), "the second stands by")
+            first.end()
+            assert (executors[0].is_left, executors[0].is_closed) == (True, False)
+            until(lambda: executors[1].running() == {f"{name}-1"}, "the second has taken over")
+            executors[1].end(only(executors[0]))
+            until(lambda: state(store, name) is TaskState.SUCCEEDED, "its result is stored")
+        assert (first.error, second.error) == (None, None)
+    assert executors[1].started == []
+
+
+def test_a_head_that_ends_hands_back_what_runs(database_url: str, store: Store, tmp_path: Path) -> None:
+    executor = InMemoryExecutor(NODE)
+    name = one_export(store)
+    with leading(database_url, tmp_path, lambda: executor) as daemon:
+        until(lambda: executor.started, "the task runs")
+    assert daemon.error is None
+    assert executor.is_closed
+    assert outcomes(store, name) == [("failed", FailureKind.HANDED_BACK)]
+
+
+def test_a_head_rides_out_that_the_database_is_away_and_loses_no_result(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    executor = InMemoryExecutor(NODE)
+    with postgres.new_database() as url:
+        name = url.rpartition("/")[2]
+        with leading(url, tmp_path, lambda: executor) as daemon:
+            with open_database(url, create=False) as database:
+                task_name = one_export(Store(database))
+                until(lambda: executor.started, "the task runs")
+            postgres.administer(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+            postgres.cut(f"pg_stat_activity WHERE datname = '{name}'")
+            executor.end(only(executor))
+            until(lambda: daemon.has_said("; trying again"), "it says that the database is away")
+            postgres.administer(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+            until(lambda: daemon.has_said("can be used again, after"), "it says that this is over")
+            with open_database(url, create=False) as database:
+                until(lambda: state(Store(database), task_name) is TaskState.SUCCEEDED, "the result is stored")
+                assert len(outcomes(Store(database), task_name)) == 1
+        assert daemon.error is None
+        assert sum("; trying again" in line for line in daemon.said) == 1
+        assert not executor.is_left
+
+
+def test_a_head_that_somebody_took_the_lead_from_leaves_what_runs_and_stands_by(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    executors: list[InMemoryExecutor] = []
+
+    def make_executor() -> InMemoryExecutor:
+        executors.append(InMemoryExecutor(NODE))
+        executors[-1].keeps_running = True
+        return executors[-1]
+
+    with postgres.new_database() as url, open_database(url, create=False) as database:
+        store = Store(database)
+        name = one_export(store)
+        with leading(url, tmp_path, make_executor) as daemon:
+            until(lambda: executors and executors[0].started, "the task runs")
+            with database.leadership() as other:
+                while not other.try_lead():
+                    postgres.cut(LEADERS)
+                until(lambda: daemon.has_said("stands by"), "it leads no more")
+                assert (executors[0].is_left, executors[0].is_closed) == (True, False)
+                assert state(store, name) is TaskState.RUNNING
+            until(lambda: len(executors) == 2 and executors[1].running(), "it leads again, and takes over")
+            assert executors[1].term > executors[0].term
+            executors[1].end(executors[0].attempts[f"{name}-1"])
+            until(lambda: state(store, name) is TaskState.SUCCEEDED, "the result is stored")
+        assert daemon.error is None
+
+
+def test_a_log_is_followed_from_a_machine_that_has_only_the_database(
+    database: Database, head: Head, store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore, tmp_path: Path
+) -> None:
+    name = one_export(store)
+    settle(head)
+    attempt = only(executor)
+    executor.logs[attempt.id] = "$ python\n"
+    said: list[str] = []
+    reader = log_reading.read(context_of(database, tmp_path / "elsewhere"), name, follow=True, say=said.append)
+
+    def read_on() -> str:
+        """What comes next; meanwhile the head works."""
+        got: list[str] = []
+        thread = threading.Thread(target=lambda: got.append(next(reader, "")))
+        thread.start()
+        until(lambda: head.step() is not None and not thread.is_alive(), "something is read")
+        thread.join()
+        return got[0]
+
+    assert read_on() == "$ python\n"
+    executor.logs[attempt.id] += "1 of 2\n"
+    assert read_on() == "1 of 2\n"
+    (tmp_path / "log").write_text("$ python\n1 of 2\n2 of 2\n")
+    kept = artifacts.put(tmp_path / "log", "log")
+    executor.end(attempt, artifacts=(kept,))
+    assert read_on() == ""
+    assert said == [f"the log of {attempt.id} lies in the artifact store, which can't be read here"]
+    again = log_reading.read(context_of(database, tmp_path), name, follow=False, say=said.append)
+    assert "".join(again) == "$ python\n1 of 2\n2 of 2\n"
