@@ -16,7 +16,7 @@ from jobs.task import GIB
 from jobs.toolchains import Toolchain
 from orchestrator import job_file, model_check
 from orchestrator.output import count
-from orchestrator.scheduler import devices_in_words
+from orchestrator.scheduling.words import devices_in_words
 from orchestrator.settings import Settings
 from workers.environment import probe_toolchain
 

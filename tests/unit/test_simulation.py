@@ -1,0 +1,36 @@
+"""Thousands of decisions in a row: every start is checked by the simulation itself, and nobody waits for ever."""
+
+from functools import partial
+
+import pytest
+
+from orchestrator.scheduler import PATIENCE_S, decide
+from tests.performance.simulation import FLOOD, TIMEOUT_S, Report, Simulation, World
+
+STEP_S = 10.0
+#: While a task is first in turn, nothing may come before it that could outlast its patience and a timeout.
+LONGEST_FIRST_S = PATIENCE_S + TIMEOUT_S + 2 * STEP_S
+
+
+def flooded(seed: int, patience_s: float = PATIENCE_S) -> Report:
+    """Small tasks keep coming faster than eight nodes can take them, and last longer than is expected."""
+    world = World(nodes=8, tasks=1500, kinds=FLOOD, load=1.15, users=1, seed=seed, step_s=STEP_S)
+    return Simulation(world, partial(decide, patience_s=patience_s)).run()
+
+
+def test_a_mixed_load_ends_and_keeps_the_devices_busy() -> None:
+    report = Simulation(World(nodes=50, tasks=2000, load=1.1, node_fails_each_s=50_000.0, step_s=STEP_S)).run()
+    assert report.ended == 2000
+    assert report.lost_attempts > 0
+    assert report.utilisation > 0.9
+    assert max(report.first_s.values()) < LONGEST_FIRST_S
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_flood_of_small_tasks_does_not_starve_gangs(seed: int) -> None:
+    assert max(flooded(seed).first_s.values()) < LONGEST_FIRST_S
+
+
+def test_a_flood_starves_gangs_where_expectations_are_trusted_for_ever() -> None:
+    """What the bound is worth: it does not hold by itself."""
+    assert max(flooded(2, patience_s=1e9).first_s.values()) > 2 * LONGEST_FIRST_S
