@@ -1,10 +1,11 @@
 """An agent with real attempts: start, poll, cancel, stop, and what it finds after a predecessor was killed."""
 
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -12,12 +13,14 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from jobs.errors import StorageUnusable
 from jobs.state import FailureKind
 from jobs.task import Artifact, Attempt, TaskResult
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
-from workers.agent import Agent
+from workers import store_mark
+from workers.agent import NOBODYS_TERM, Agent
 from workers.folders import log_path
+from workers.log_parts import PART_BYTES
+from workers.orders import Order, Post, Superseded
 
 ROOT = Path(__file__).parents[2]
 SLEEP = "print('up', flush=True); import time; time.sleep(600)"
@@ -27,8 +30,9 @@ KILLABLE = """
 import pickle, sys, time
 from pathlib import Path
 from workers.agent import Agent
-agent = Agent("n1", Path(sys.argv[1]))
-agent.start(pickle.loads(Path(sys.argv[2]).read_bytes()))
+from workers.orders import Order, Post
+agent = Agent(Post("n1", Path(sys.argv[1])))
+agent.start(1, [Order(pickle.loads(Path(sys.argv[2]).read_bytes()))])
 time.sleep(600)
 """
 
@@ -40,14 +44,27 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agent(data: Path) -> Iterator[Agent]:
-    agent = Agent("n1", data)
+    agent = Agent(Post("n1", data))
     yield agent
-    assert agent.stop(DEADLINE_S)
+    assert agent.stop(NOBODYS_TERM, DEADLINE_S)
 
 
 def one_result(agent: Agent) -> TaskResult:
-    (result,) = agent.poll(wait_s=DEADLINE_S)
+    (result,) = agent.poll(1, wait_s=DEADLINE_S).results
     return result
+
+
+def start(agent: Agent, given: Attempt) -> None:
+    agent.start(1, [Order(given)])
+
+
+def results(agent: Agent) -> Sequence[TaskResult]:
+    return agent.poll(1).results
+
+
+def running(agent: Agent, *expected: Attempt) -> set[str]:
+    """What the agent has of some attempts; others end."""
+    return set(agent.obey(1, {one.id: one.epoch for one in expected}).has)
 
 
 def kind(result: TaskResult) -> FailureKind | None:
@@ -62,64 +79,62 @@ def is_up(data: Path, given: Attempt) -> bool:
 def started(agent: Agent, data: Path) -> Attempt:
     """An attempt that runs until it is ended."""
     given = attempt(python(SLEEP))
-    agent.start(given)
+    start(agent, given)
     until(lambda: is_up(data, given), "the attempt is up")
     return given
 
 
 def test_an_agent_describes_its_node_and_toolchain(agent: Agent) -> None:
-    node = agent.describe()
+    report = agent.obey(1, {})
+    node = report.node
     assert (node.id, node.count("cpu")) == ("n1", 8)
     assert node.cpus >= 1
     assert node.memory_bytes > 1 << 28
-    assert "iree-base-compiler" in agent.toolchain().versions
+    assert "iree-base-compiler" in report.toolchain.versions
 
 
 def test_a_result_is_kept_until_it_is_acknowledged(agent: Agent) -> None:
     given = attempt(python(FINITE_INVOCATION))
-    agent.start(given)
-    result = one_result(agent)
-    assert (result.attempt, result.failure, agent.running()) == (given.id, None, [])
-    assert agent.poll() == [result]
-    assert agent.poll(acknowledged=[given.id]) == []
-    assert agent.poll() == []
+    start(agent, given)
+    answer = agent.poll(1, wait_s=DEADLINE_S)
+    (result,) = answer.results
+    assert (result.attempt, result.failure, running(agent, given)) == (given.id, None, {given.id})
+    assert results(agent) == [result]
+    assert agent.poll(1, after=answer.number).results == []
+    assert agent.poll(1, forget=[given.id]).results == []
+    assert running(agent, given) == set()
 
 
 def test_a_result_survives_the_way_to_the_head(agent: Agent) -> None:
-    agent.start(attempt(python(FINITE_INVOCATION)))
+    start(agent, attempt(python(FINITE_INVOCATION)))
     result = one_result(agent)
     assert pickle.loads(pickle.dumps(result)) == result
 
 
 def test_an_attempt_that_is_started_twice_runs_once(agent: Agent, data: Path) -> None:
     given = attempt(python("print('ran')"))
-    agent.start(given)
-    agent.start(given)
+    start(agent, given)
+    start(agent, given)
     one_result(agent)
-    agent.poll(acknowledged=[given.id])
-    agent.start(given)
-    assert agent.running() == []
+    agent.forget(1, [given.id])
+    assert agent.start(1, [Order(given)]) == [given.id]
+    assert running(agent, given) == set()
     assert log_path(data, given.id).read_text().splitlines().count("ran") == 1
 
 
 def test_a_cancelled_attempt_answers_when_all_of_it_has_ended(agent: Agent, data: Path) -> None:
     given = started(agent, data)
-    assert agent.running() == [given.id]
-    assert agent.cancel(given.id)
+    agent.cancel(1, [given.id])
     result = one_result(agent)
     assert (result.attempt, kind(result)) == (given.id, FailureKind.CANCELLED)
     assert list((data / "work").iterdir()) == []
 
 
-def test_what_does_not_run_cannot_be_cancelled(agent: Agent) -> None:
-    assert not agent.cancel("0123abcd-99-1")
-
-
 def test_cancelling_one_attempt_leaves_the_others_alone(agent: Agent, data: Path) -> None:
     one, other = started(agent, data), started(agent, data)
-    agent.cancel(one.id)
+    agent.cancel(1, [one.id, "0123abcd-99-1"])
     assert one_result(agent).attempt == one.id
-    assert agent.running() == [other.id]
+    assert running(agent, other) == {other.id}
 
 
 def test_attempts_run_side_by_side(agent: Agent, tmp_path: Path) -> None:
@@ -128,20 +143,20 @@ def test_attempts_run_side_by_side(agent: Agent, tmp_path: Path) -> None:
     meet = "import os, sys, time\nopen(sys.argv[1] + '/' + str(os.getpid()), 'w').close()\n"
     meet += "while len(os.listdir(sys.argv[1])) < 4: time.sleep(0.005)\n"
     for _ in range(4):
-        agent.start(attempt(python(meet + FINITE_INVOCATION, str(meeting))))
-    until(lambda: len(agent.poll()) == 4, "all have met")
-    assert [kind(result) for result in agent.poll()] == [None] * 4
+        start(agent, attempt(python(meet + FINITE_INVOCATION, str(meeting))))
+    until(lambda: len(results(agent)) == 4, "all have met")
+    assert [kind(result) for result in results(agent)] == [None] * 4
 
 
 def test_a_stopped_agent_has_ended_everything_and_starts_nothing(data: Path) -> None:
-    agent = Agent("n1", data)
+    agent = Agent(Post("n1", data))
     given = started(agent, data)
-    assert agent.stop(DEADLINE_S)
-    assert [kind(result) for result in agent.poll()] == [FailureKind.CANCELLED]
+    assert agent.stop(1, DEADLINE_S)
+    assert [kind(result) for result in results(agent)] == [FailureKind.CANCELLED]
     late = attempt(python("print('ran')"))
-    agent.start(late)
-    until(lambda: len(agent.poll()) == 2, "the late one has a result")
-    assert {kind(result) for result in agent.poll()} == {FailureKind.CANCELLED}
+    start(agent, late)
+    until(lambda: len(results(agent)) == 2, "the late one has a result")
+    assert {kind(result) for result in results(agent)} == {FailureKind.CANCELLED}
     assert not log_path(data, late.id).exists()
     assert living(given.id) == []
 
@@ -149,21 +164,20 @@ def test_a_stopped_agent_has_ended_everything_and_starts_nothing(data: Path) -> 
 def test_a_bug_becomes_a_result_that_shows_where_it_is(agent: Agent) -> None:
     escaping = Artifact("../../outside", "mlir", "0" * 64, 0)
     given = attempt(python(""), inputs={"export": (escaping,)})
-    agent.start(given)
+    start(agent, given)
     result = one_result(agent)
     assert (result.attempt, result.epoch, kind(result)) == (given.id, given.epoch, FailureKind.INTERNAL)
     assert result.failure
     assert "can't be a file's name" in result.failure.message
     assert "Traceback" in result.failure.log_tail
-    assert agent.running() == []
 
 
 def test_a_polling_head_is_woken_by_a_result(agent: Agent, data: Path) -> None:
     given = started(agent, data)
     found: list[TaskResult] = []
-    head = threading.Thread(target=lambda: found.extend(agent.poll(wait_s=DEADLINE_S)))
+    head = threading.Thread(target=lambda: found.extend(agent.poll(1, wait_s=DEADLINE_S).results))
     head.start()
-    agent.cancel(given.id)
+    agent.cancel(1, [given.id])
     head.join(DEADLINE_S)
     assert [result.attempt for result in found] == [given.id]
 
@@ -181,7 +195,7 @@ def test_an_agent_ends_and_removes_what_a_killed_one_left(data: Path, tmp_path: 
                 guard.suspend()  # so that only the new agent can do it
         process.kill()
     assert living(marker)
-    Agent("n1", data)
+    Agent(Post("n1", data))
     assert living(marker) == []
     assert list((data / "work").iterdir()) == []
     for guard in guards:
@@ -191,12 +205,69 @@ def test_an_agent_ends_and_removes_what_a_killed_one_left(data: Path, tmp_path: 
 
 def test_agents_that_share_a_data_folder_leave_each_others_attempts_alone(agent: Agent, data: Path) -> None:
     given = started(agent, data)
-    Agent("n2", data)
-    assert agent.running() == [given.id]
+    Agent(Post("n2", data))
+    assert running(agent, given) == {given.id}
     assert (data / "work" / given.id / "outputs").is_dir()
 
 
 def test_an_agent_whose_store_cannot_be_written_says_so_at_once(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageUnusable, match="artifact store"):
-        Agent("n1", data, tmp_path / "file" / "artifacts")
+    agent = Agent(Post("n1", data, tmp_path / "file" / "artifacts"))
+    assert "artifact store" in (agent.obey(1, {}).closed or "")
+    start(agent, attempt(python("")))
+    until(lambda: results(agent), "it has a result")
+    assert kind(results(agent)[0]) is FailureKind.NODE_UNFIT
+
+
+def test_an_agent_that_does_not_see_the_heads_store_says_so_until_it_does(data: Path, tmp_path: Path) -> None:
+    heads, own = tmp_path / "heads", tmp_path / "own"
+    mark = store_mark.make(heads)
+    assert store_mark.make(heads) == mark != store_mark.make(own)
+    agent = Agent(Post("n1", data, own, mark))
+    assert "not the head's artifact store" in (agent.obey(1, {}).closed or "")
+    shutil.copy(heads / store_mark.NAME, own / store_mark.NAME)
+    assert agent.poll(1).closed is None
+
+
+def test_a_new_head_takes_over_what_it_knows_and_ends_the_rest(agent: Agent, data: Path) -> None:
+    known, unknown = started(agent, data), started(agent, data)
+    missing = attempt(python("print('ran')"))
+    report = agent.obey(2, {known.id: known.epoch, unknown.id: unknown.epoch + 1, missing.id: missing.epoch})
+    assert report.has == {known.id: None}
+    until(lambda: living(unknown.id) == [] and not (data / "work" / unknown.id).exists(), "the unknown one has ended")
+    assert agent.start(2, [Order(missing)]) == [missing.id], "its order came too late"
+    agent.cancel(2, [known.id])
+    assert [result.attempt for result in agent.poll(2, wait_s=DEADLINE_S).results] == [known.id]
+
+
+def test_a_head_that_is_not_the_newest_is_refused_and_its_poll_ends(agent: Agent) -> None:
+    refusals: list[Exception] = []
+
+    def poll() -> None:
+        try:
+            agent.poll(1, wait_s=DEADLINE_S)
+        except Superseded as error:
+            refusals.append(error)
+
+    waiting = threading.Thread(target=poll)
+    waiting.start()
+    agent.obey(2, {})
+    waiting.join(DEADLINE_S)
+    assert [pickle.loads(pickle.dumps(error)).newest for error in refusals] == [2]
+    given = attempt(python("print('ran')"))
+    for call in (lambda: agent.start(1, [Order(given)]), lambda: agent.renew(1, 0.0), lambda: agent.stop(1)):
+        with pytest.raises(Superseded, match="another head leads"):
+            call()
+
+
+def test_a_log_is_read_in_parts_of_whole_characters(agent: Agent, data: Path) -> None:
+    log = log_path(data, "0123abcd-98-1")
+    log.parent.mkdir(parents=True)
+    log.write_bytes("aä".encode()[:2])
+    ((chunk, end),) = agent.read_logs(1, {"0123abcd-98-1": 0})
+    assert (chunk.offset, chunk.text, end) == (0, "a", 1)
+    assert agent.read_logs(1, {"0123abcd-98-1": end}) == []
+    log.write_bytes("aä".encode() + b"\xff" + b"b" * PART_BYTES)
+    ((chunk, end),) = agent.read_logs(1, {"0123abcd-98-1": end})
+    assert (chunk.text[:3], end) == ("ä\ufffdb", 1 + PART_BYTES)
+    assert agent.read_logs(1, {"0123abcd-97-1": 0}) == []

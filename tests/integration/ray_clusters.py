@@ -1,0 +1,119 @@
+"""A real Ray cluster on loopback: a head that runs nothing and raylets as nodes, each with a data folder of its own."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+
+from jobs.task import GIB, Device, Node
+from orchestrator import ray_token, reaper
+from orchestrator.cluster import ray_commands, ray_start
+from orchestrator.cluster.head_ray import HeadRay
+from tests.integration.attempts import until
+
+CPUS = 4
+
+
+class Cluster:
+    """Its processes, by name."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        ray_token.use_own_token(data)
+        self.token = {name: os.environ[name] for name in ray_token.VARIABLES if name in os.environ}
+        self._head = HeadRay(data, "127.0.0.1", _free_port(), self.token)
+        self._folders: dict[str, Path] = {}
+
+    @property
+    def address(self) -> str:
+        return self._head.address
+
+    def node_data(self, name: str) -> Path:
+        return self.data / "nodes" / name
+
+    def start(self) -> None:
+        """Start the head's part, or start it again with what it knew."""
+        (self.data / "logs").mkdir(exist_ok=True)
+        self._head.ensure()
+
+    def join(self, name: str, **variables: str) -> None:
+        """Start a node's raylet."""
+        data = self.node_data(name)
+        data.mkdir(parents=True, exist_ok=True)
+        node = Node(name, name, CPUS, GIB, tuple(Device("cpu", index) for index in range(8)))
+        folder = self._folders[name] = ray_commands.short_folder(data, "node")
+        command = ray_commands.node_command(self.address, "127.0.0.1", node, folder)
+        environment = ray_commands.environment(folder, self.token) | {"HALOCTL_DATA": str(data)} | variables
+        ray_start.start(command, environment, data / "ray.log", "the test's node")
+
+    def control_store(self) -> psutil.Process:
+        return self._process(self.data / "ray" / "head", "gcs_server")
+
+    def raylet(self, name: str) -> psutil.Process:
+        return self._process(self._folders[name], "raylet")
+
+    def agent(self, name: str) -> psutil.Process:
+        return self._process(self._folders[name], "ray::Agent")
+
+    def end_node(self, name: str) -> None:
+        reaper.end_processes(str(self._folders.pop(name)), os.getpid())
+
+    def wipe(self) -> None:
+        """Have Ray forget all that it knew; its raylets end as soon as they find out."""
+        self.control_store().kill()
+        state = self.data / "ray" / "state"
+        state.rename(state.with_name(f"state-{len(list(state.parent.iterdir()))}"))
+        for name in list(self._folders):
+            self.end_node(name)
+        self.start()
+
+    def close(self) -> None:
+        for name in list(self._folders):
+            self.end_node(name)
+        self._head.end()
+
+    def _process(self, folder: Path, title: str) -> psutil.Process:
+        found = [psutil.Process(pid) for pid in reaper.processes(str(folder))]
+        (one,) = [process for process in found if title in _title(process)]
+        return one
+
+
+@contextmanager
+def running_cluster(data: Path) -> Iterator[Cluster]:
+    cluster = Cluster(data)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """While it lasts a process does not run."""
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: process.status() == psutil.STATUS_STOPPED, "the process is stopped")
+    try:
+        yield
+    finally:
+        if process.is_running():
+            process.send_signal(signal.SIGCONT)
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        line = process.cmdline()
+    except psutil.Error:
+        return ""
+    return Path(line[0]).name if line else ""
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
