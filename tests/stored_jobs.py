@@ -1,6 +1,7 @@
 """Jobs to put into a database, and steps that bring their tasks where a test wants them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from jobs.plan import plan
 from jobs.spec import JobSpec
 from jobs.stages.base import Model
 from jobs.state import Failure, FailureKind, TaskState
-from jobs.task import Artifact, Attempt, Command, Device, Measurement, Place, Process, TaskResult
+from jobs.task import Artifact, Attempt, Command, Device, Measurement, Pin, Place, Process, TaskResult
 from jobs.toolchains import Toolchain
 
 NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
@@ -41,12 +42,14 @@ def submit(
     priority: int = 0,
     job_timeout_s: float | None = None,
     submitted_by: str = "ada",
+    pin: Pin | None = None,
     **changes: Any,
 ) -> str:
     """Submit a job; by default one variant for cpu, five tasks: export, compile, invoke, numerics, benchmark."""
     spec = spec_of(**changes)
+    made = plan(spec, model)
     return store.submit(
-        plan(spec, model),
+        replace(made, tasks=tuple(replace(task, pin=pin) for task in made.tasks)),
         name=spec.name,
         spec=spec.model_dump(mode="json"),
         model=model,
