@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jobs.errors import StorageUnusable
 from jobs.state import Failure, FailureKind
-from jobs.task import Attempt, LogChunk, TaskResult
+from jobs.task import Attempt, LogChunk, Node, TaskResult
 from workers import draining, store_mark
 from workers.alone import be_alone
 from workers.artifacts import ArtifactStore

@@ -1,7 +1,7 @@
 """Calls of one agent: they return at once, and their answers come as events."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 

@@ -268,3 +268,20 @@ def test_an_attempt_without_gpus_pays_nothing(amd: Drivers) -> None:
         for _ in range(100):
             assert fitness.before(given, cancellation) == fitness.after(given) == ()
         assert (time.perf_counter() - started) / 100 < 0.001
+
+
+def test_an_agent_tells_of_its_node_again_when_that_has_changed(
+    amd: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.devices.LOOK_AGAIN_S", 0.0)
+    agent = Agent(Post("n1", tmp_path, address="10.0.0.1"))
+    assert agent.obey(TERM, {}).node.count("mi300x") == 2
+    amd.cards.pop()
+    amd.write()
+    until(lambda: (node := agent.poll(TERM).node) and node.count("mi300x") == 1, "the lost GPU is told of")
+    monkeypatch.setattr("workers.devices.LOOK_AGAIN_S", 60.0)
+    until(lambda: not any(thread.name == "look at devices" for thread in threading.enumerate()), "no look goes on")
+    told = agent.obey(TERM, {}).node
+    assert (told.address, told.count("mi300x")) == ("10.0.0.1", 1)
+    assert agent.poll(TERM).node is None
+    assert agent.stop(TERM, DEADLINE_S)
