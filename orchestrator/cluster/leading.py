@@ -3,9 +3,10 @@
 import ipaddress
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jobs.errors import BadSetting
+from jobs.task import Node
 from orchestrator import ray_token
 from orchestrator.cluster import ray_commands
 from orchestrator.cluster.head_ray import ClusterRay, HeadRay, OthersRay
@@ -16,6 +17,19 @@ from orchestrator.ray_executor import RayExecutor
 from orchestrator.settings import Settings
 
 Say = Callable[[str], None]
+
+
+class Executor(RayExecutor):
+    """On a Ray that is started again when a process of it is gone; what agents run goes on meanwhile."""
+
+    def __init__(self, settings: Settings, ray: ClusterRay) -> None:
+        super().__init__(settings.data, ray.address, settings.artifacts)
+        self._ray = ray
+
+    def nodes(self) -> Sequence[Node]:
+        """The live nodes. Raises ClusterUnreachable."""
+        self._ray.ensure()
+        return super().nodes()
 
 
 def ray_of(settings: Settings, host: str, port: int, address: str | None, say: Say) -> ClusterRay:
@@ -48,13 +62,13 @@ def lead(context: Context, ray: ClusterRay, say: Say, *, standby: bool, leaves_r
     """Lead until a signal comes. Raises AlreadyLed where somebody else does, and may not be waited for."""
     has_led = False
 
-    def make_executor() -> RayExecutor:
+    def make_executor() -> Executor:
         nonlocal has_led
         ray.ensure()
         has_led = True
         for line in welcome(ray.address, context.settings):
             say(line)
-        return RayExecutor(context.settings.data, ray.address)
+        return Executor(context.settings, ray)
 
     try:
         with noticed() as interrupts:

@@ -22,7 +22,7 @@ from workers.draining import Drain
 
 TRY_AGAIN_S = 1.0
 LOOK_AGAIN_S = 0.1
-JOIN_S = 120.0
+JOIN_S = 60.0
 AGENT = b"ray::Agent"  #: the title of an agent's process
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  #: what may be a label of Ray's
 
