@@ -5,8 +5,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,8 +50,9 @@ def free_port() -> int:
 class PostgresServer:
     """A running server; `new_database` costs tens of milliseconds, for it copies a template."""
 
-    def __init__(self, port: int, address: str = LOOPBACK) -> None:
+    def __init__(self, port: int, address: str, restart: Callable[[], object]) -> None:
         self._port, self._address = port, address
+        self.restart = restart  #: ends every session, as a crash would, and returns when the server is back
         self._made = 0
 
     def url(self, name: str) -> str:
@@ -103,8 +105,8 @@ def running_server(programs: Path, address: str = LOOPBACK) -> Iterator[Postgres
         subprocess.run(initdb, user=user, cwd=folder, check=True, capture_output=True)
         with (folder / "data" / "pg_hba.conf").open("a") as trusted:
             trusted.write("host all all samenet trust\n")
-        with _process(programs, folder, user, address) as port:
-            server = PostgresServer(port, address)
+        with _process(programs, folder, user, address) as (port, restart):
+            server = PostgresServer(port, address, restart)
             server.make_template()
             yield server
     finally:
@@ -132,7 +134,10 @@ def _unprivileged(folder: Path) -> str | None:
 
 
 @contextmanager
-def _process(programs: Path, folder: Path, user: str | None, address: str) -> Iterator[int]:
+def _process(
+    programs: Path, folder: Path, user: str | None, address: str
+) -> Iterator[tuple[int, Callable[[], object]]]:
+    """Its port, and how it is restarted."""
     port = free_port()
     given = (*SERVER_SETTINGS, f"listen_addresses={address}")
     settings = [part for setting in given for part in ("-c", setting)]
@@ -146,14 +151,19 @@ def _process(programs: Path, folder: Path, user: str | None, address: str) -> It
         "-t",
         str(START_TIMEOUT_S),
     ]
-    start = [*control, "-o", " ".join(["-p", str(port), *settings]), "start"]
-    started = subprocess.run(start, user=user, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert started.returncode == 0, (folder / "log").read_text()
+    options = " ".join(["-p", str(port), *settings])
+
+    def run(*what: str) -> None:
+        done = subprocess.run(
+            [*control, *what], user=user, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        assert done.returncode == 0, (folder / "log").read_text()
+
+    run("-o", options, "start")
     try:
-        yield port
+        yield port, partial(run, "-o", options, "-m", "immediate", "restart")
     finally:
-        stop = [*control, "-m", "immediate", "stop"]
-        subprocess.run(stop, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        run("-m", "immediate", "stop")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +27,7 @@ from tests.stored_jobs import LOST, attempt_of, begun, everything, finish, open_
 
 ROOT = Path(__file__).parents[2]
 SPAWN = get_context("spawn")
+DEADLINE_S = 30.0
 
 
 def test_an_empty_database_is_made_ready_and_its_schema_is_that_of_the_tables(empty_url: str) -> None:
@@ -136,6 +138,33 @@ def test_the_change_token_differs_after_a_commit_of_anybody_and_only_then(store:
         seen += [watching.change_token() for _ in range(2)]
     assert seen[0::2] == seen[1::2]
     assert len(set(seen)) == 4
+
+
+def test_a_watch_wakes_after_a_commit_of_anybody_and_goes_at_once_when_it_is_left(database_url: str) -> None:
+    woken = threading.Event()
+    with open_database(database_url, create=False) as watching, open_database(database_url, create=False) as other:
+        with watching.watch(woken.set):
+            assert woken.wait(DEADLINE_S), "it wakes once when it has begun"
+            for writer in (other, watching):
+                woken.clear()
+                submit(Store(writer))
+                assert woken.wait(DEADLINE_S)
+        woken.clear()
+        submit(Store(other))
+        assert not any(thread.name == "database-watch" for thread in threading.enumerate())
+        assert not woken.is_set()
+
+
+def test_a_watch_outlives_a_restart_of_the_server(postgres: PostgresServer) -> None:
+    woken = threading.Event()
+    with postgres.new_database() as url, open_database(url, create=False) as database, database.watch(woken.set):
+        assert woken.wait(DEADLINE_S)
+        postgres.restart()
+        woken.clear()
+        assert woken.wait(DEADLINE_S), "it wakes when the server is back: who knows what was missed"
+        woken.clear()
+        submit(Store(database))
+        assert woken.wait(DEADLINE_S)
 
 
 def test_readers_in_other_processes_see_whole_steps_while_one_writes(
