@@ -7,7 +7,7 @@ import platform
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
@@ -154,13 +154,13 @@ def visible_indices(vendor: str, inherited: Mapping[str, str]) -> frozenset[int]
     return None if left is None else frozenset(left)
 
 
-def with_one_mask(inherited: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which HIP_VISIBLE_DEVICES is AMD's only mask, and means the same as all of them did.
+def use_one_mask(environment: MutableMapping[str, str]) -> None:
+    """Have HIP_VISIBLE_DEVICES as AMD's only mask, which means the same as all of them did.
 
-    Ray 2.60 does not start with ROCR_VISIBLE_DEVICES alone (https://github.com/ray-project/ray/issues/53737).
+    Ray 2.60 can't even be imported with ROCR_VISIBLE_DEVICES alone (https://github.com/ray-project/ray/issues/53737).
     """
-    visible = visible_indices("amd", inherited)
-    if visible is None:
-        return dict(inherited)
-    rest = {name: value for name, value in inherited.items() if name not in MASKS_OF["amd"]}
-    return rest | {"HIP_VISIBLE_DEVICES": ",".join(map(str, sorted(visible)))}
+    visible = visible_indices("amd", environment)
+    if visible is not None:
+        for variable in MASKS_OF["amd"]:
+            environment.pop(variable, None)
+        environment["HIP_VISIBLE_DEVICES"] = ",".join(map(str, sorted(visible)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.errors import StorageUnusable
 from jobs.task import Node
 from orchestrator.reaper import VARIABLE
-from workers.devices import with_one_mask
+from workers.devices import use_one_mask
 
 PROGRAM = (sys.executable, "-m", "orchestrator.cluster.ray_program")
 NODE_LABEL = "haloctl-node"  #: on a raylet: the name of its node
@@ -80,7 +80,8 @@ def node_command(head: str, address: str, node: Node, folder: Path) -> tuple[str
 
 def environment(folder: Path, token: Mapping[str, str], inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Of a Ray's processes; by `folder` they are found again."""
-    passed = {name: value for name, value in with_one_mask(inherited).items() if not name.startswith(LEFT_OUT)}
+    passed = {name: value for name, value in inherited.items() if not name.startswith(LEFT_OUT)}
+    use_one_mask(passed)
     return {**passed, **FIXED, **_import_path(inherited), **token, VARIABLE: str(folder)}
 
 

@@ -16,6 +16,7 @@ from orchestrator.ray_address import expect_answer
 from orchestrator.ray_executor.control import ANSWER_S, Control
 from orchestrator.ray_token import use_own_token
 from orchestrator.reaper import Reaper
+from workers.devices import use_one_mask
 from workers.orders import Post
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class Connection:
         if self._ray is not None:
             return
         os.environ.update({**FIXED, **DRIVER, **os.environ})
+        use_one_mask(os.environ)
         if self.address:
             expect_answer(self.address)
         if self.address is None or self.address.startswith("127."):

@@ -13,7 +13,7 @@ from jobs.task import Device
 from tests.gpu_drivers import GIB, IDLE_BYTES, Drivers
 from tests.integration.attempts import living, until
 from workers import devices
-from workers.devices import Description, describe_node, gpu_devices, visible_indices, with_one_mask
+from workers.devices import Description, describe_node, gpu_devices, use_one_mask, visible_indices
 from workers.driver_tools import ToolFailed, ToolHung, output_of
 from workers.gpu_listing import Gpu, Listing
 
@@ -163,11 +163,18 @@ def test_masks_that_a_node_is_started_with_are_kept_to(
     assert visible_indices(vendor, environment) == left
 
 
-def test_ray_is_given_one_mask_for_amd_that_means_what_all_did() -> None:
-    masks = {"ROCR_VISIBLE_DEVICES": "4,5,6", "HIP_VISIBLE_DEVICES": "2,0"}
-    assert with_one_mask({"PATH": "/bin", **masks}) == {"PATH": "/bin", "HIP_VISIBLE_DEVICES": "4,6"}
-    assert with_one_mask({"ROCR_VISIBLE_DEVICES": "4"}) == {"HIP_VISIBLE_DEVICES": "4"}
-    assert with_one_mask({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "4,5,6", "HIP_VISIBLE_DEVICES": "2,0"}, {"HIP_VISIBLE_DEVICES": "4,6"}),
+        ({"ROCR_VISIBLE_DEVICES": "4"}, {"HIP_VISIBLE_DEVICES": "4"}),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "1"}),
+    ],
+)
+def test_one_mask_is_left_for_amd_and_means_what_all_did(given: dict[str, str], left: dict[str, str]) -> None:
+    environment = {"PATH": "/bin", **given}
+    use_one_mask(environment)
+    assert environment == {"PATH": "/bin", **left}
 
 
 def test_gpus_that_a_mask_hides_from_the_node_are_not_offered() -> None:
