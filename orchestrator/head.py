@@ -12,22 +12,21 @@ from datetime import datetime
 
 from db import reports
 from db.ids import task_of
-from db.store import Begun, LeaderKind, OpenTask, RunningAttempt, Snapshot, Store, utc_now
+from db.store import Begun, LeaderKind, OpenTask, Snapshot, Store, utc_now
 from jobs.errors import Unreachable
-from jobs.stages import stage_of
 from jobs.state import Failure, FailureKind, TaskState
-from jobs.task import Attempt, Place, TaskResult
+from jobs.task import Attempt, TaskResult
 from orchestrator import scheduler
+from orchestrator.attempts import attempt_of
 from orchestrator.executor import Executor
 from orchestrator.holdoffs import HoldOffs
 from orchestrator.reuse import Reuse
-from orchestrator.scheduler import Block, Queue, Start, Wait
+from orchestrator.running import Running
+from orchestrator.scheduler import Action, Block, Queue, Start, Wait
 from orchestrator.upkeep import LOGS_EVERY_S, Upkeep
 
 TICK_S = 1.0
 DECIDE_AGAIN_S = 10.0
-NOBODY_RUNS_IT = Failure(FailureKind.LEASE_LOST, "nobody runs it any more")
-NEVER_STARTED = Failure(FailureKind.HANDED_BACK, "it was not started: the head lost the database or the cluster then")
 LEADER_ENDED = Failure(FailureKind.HANDED_BACK, "the process that led was ended")
 
 
@@ -44,17 +43,14 @@ class Head:
     _term: int | None = None
     _is_leading: bool = False
     _results: list[TaskResult] = field(default_factory=list)  #: collected, and not stored yet
-    _begun: set[str] = field(default_factory=set)  #: attempts that are this head's: it began them, or took them over
-    _handed: dict[str, tuple[Place, ...]] = field(default_factory=dict)  #: those that the executor was given
-    _asked_to_end: set[str] = field(default_factory=set)
-    _given_back: dict[str, str] = field(default_factory=dict)  #: those of them whose node is handed back, and why
     _token: object = None
     _world: object = None  #: nodes, and which of them are closed, when it was last decided
     _tick_at: float = 0.0
     _decide_again_at: float = 0.0
 
     def __post_init__(self) -> None:
-        """What a head does beside deciding."""
+        """What it keeps count of."""
+        self._running = Running(self.store, self.executor)
         self._upkeep = Upkeep(self.store, self.executor, self.clock)
         self._hold_offs = HoldOffs(self.clock)
 
@@ -73,24 +69,26 @@ class Head:
         self._lead()
         has_results = self._collect()
         token = self.store.database.change_token()
-        is_tick = self.clock() >= self._tick_at
-        self._keep_up(is_tick, token)
-        if not has_results and token == self._token and not (is_tick and self._has_world_changed()):
-            return False
-        snapshot = self.store.snapshot()
-        has_moved = self._tend(snapshot)
-        if starts:
-            has_moved |= self._decide(self.store.snapshot() if has_moved else snapshot)
-            self._token, self._decide_again_at = token, self.clock() + DECIDE_AGAIN_S
-        return has_results or has_moved
-
-    def _keep_up(self, is_tick: bool, token: object) -> None:
+        is_new, is_tick = token != self._token, self.clock() >= self._tick_at
         if is_tick:
             self.store.expire_jobs()
             self._tick_at = self.clock() + TICK_S
-        if is_tick or token != self._token:
+        has_moved = False
+        if has_results or is_new or (is_tick and self._has_world_changed()):
+            has_moved = self._tend_and_decide(starts=starts)
+            self._token = token if starts else None
+        if is_new or is_tick:
             self._upkeep.look()
-        self._upkeep.copy_logs(self._handed)
+        self._upkeep.copy_logs(self._running.handed)
+        return has_results or has_moved
+
+    def _tend_and_decide(self, *, starts: bool) -> bool:
+        snapshot = self.store.snapshot()
+        has_moved = self._running.tend(snapshot)
+        if starts:
+            has_moved |= self._decide(self.store.snapshot() if has_moved else snapshot)
+            self._decide_again_at = self.clock() + DECIDE_AGAIN_S
+        return has_moved
 
     def _has_world_changed(self) -> bool:
         now = self.clock()
@@ -111,8 +109,8 @@ class Head:
         """
         self.executor.close()
         self._store_results()
-        mine = [running for running in self.store.snapshot().running if running.id in self._begun]
-        self._give_up(mine, LEADER_ENDED)
+        mine = [one for one in self.store.snapshot().running if one.id in self._running.begun]
+        self._running.give_up(mine, LEADER_ENDED)
         self._end_term()
 
     def leave(self) -> None:
@@ -129,8 +127,7 @@ class Head:
             self._term = self.store.begin_term(self.kind, socket.gethostname(), os.getpid())
         running = self.store.snapshot().running
         self.executor.lead(self._term, running)
-        self._handed = {one.id: one.places for one in running}
-        self._begun = set(self._handed)
+        self._running.take_over(running)
         self._is_leading = True
 
     def _end_term(self) -> None:
@@ -139,7 +136,7 @@ class Head:
 
     def _collect(self) -> bool:
         """Store what came in. No more is collected before that: collecting tells agents that they may forget."""
-        self._results = self._results or [self._as_handed_back(result) for result in self.executor.collect(0.0)]
+        self._results = self._results or [self._running.as_handed_back(result) for result in self.executor.collect(0.0)]
         return self._store_results()
 
     def _store_results(self) -> bool:
@@ -147,159 +144,98 @@ class Head:
         results, was = self._results, bool(self._results)
         if was:
             self.store.finish(results)
-            self._forget([result.attempt for result in results])
+            self._running.forget([result.attempt for result in results])
             self._results = []
         return was
-
-    def _forget(self, attempts: Collection[str]) -> None:
-        for attempt in attempts:
-            self._handed.pop(attempt, None)
-            self._given_back.pop(attempt, None)
-            for held in (self._begun, self._asked_to_end):
-                held.discard(attempt)
-
-    def _as_handed_back(self, result: TaskResult) -> TaskResult:
-        """Nobody cancelled what was ended for its node's sake."""
-        why = self._given_back.get(result.attempt)
-        if why is None or result.failure is None or result.failure.kind is not FailureKind.CANCELLED:
-            return result
-        return replace(result, failure=Failure(FailureKind.HANDED_BACK, why))
-
-    def _tend(self, snapshot: Snapshot) -> bool:
-        """End what was cancelled and what nobody waits for, and give up what nobody runs; whether a task moved."""
-        here = self.executor.running()
-        for stray in self._strays(snapshot):
-            self._end(stray)
-        for running in snapshot.running:
-            if running.id in here:
-                self._end_if_asked(running, snapshot)
-        gone = [running for running in snapshot.running if running.id not in here]
-        unstarted = [running for running in gone if running.id in self._begun and running.id not in self._handed]
-        self._give_up(unstarted, NEVER_STARTED)
-        self._give_up([running for running in gone if running not in unstarted], NOBODY_RUNS_IT)
-        return bool(gone)
-
-    def _end_if_asked(self, running: RunningAttempt, snapshot: Snapshot) -> None:
-        """What was cancelled, and what is on a node whose work is handed back."""
-        if running.state is TaskState.CANCELLING:
-            self._end(running.id)
-            return
-        for place in running.places:
-            if place.node in snapshot.handing_back:
-                self._given_back[running.id] = f"node {place.node}: {snapshot.closed[place.node]}"
-                self._end(running.id)
-
-    def _strays(self, snapshot: Snapshot) -> set[str]:
-        """What runs here and was given back by somebody else, who led meanwhile."""
-        return self.executor.running() - {running.id for running in snapshot.running}
-
-    def _end(self, attempt: str) -> None:
-        if attempt not in self._asked_to_end:
-            self._asked_to_end.add(attempt)
-            self.executor.cancel(attempt)
-
-    def _give_up(self, attempts: Sequence[RunningAttempt], failure: Failure) -> None:
-        if attempts:
-            self.store.finish([TaskResult(one.id, one.epoch, failure) for one in attempts])
-            self._forget([one.id for one in attempts])
 
     def _decide(self, snapshot: Snapshot) -> bool:
         """Let the scheduler decide, and carry it out; what somebody else changed meanwhile is left to the next step."""
         nodes, closed = self.executor.nodes(), self.executor.closed()
         self._world = (tuple(nodes), dict(closed))
         self._upkeep.see(nodes)
-        seen = replace(snapshot, closed={**self._closed_by_strays(snapshot), **closed, **snapshot.closed})
-        actions = self._hold_offs.apply(scheduler.decide(seen, nodes, self.reuse.twins(seen), self.now()))
-        queued = self._queue([action.task for action in actions if isinstance(action, Queue)])
-        blocks = {action.task.id: action.reason for action in actions if isinstance(action, Block)}
+        seen = replace(snapshot, closed={**self._running.closed_by_strays(snapshot), **closed, **snapshot.closed})
+        fresh: dict[str, TaskState] = {}
+        while True:
+            actions = self._hold_offs.apply(scheduler.decide(seen, nodes, self.reuse.twins(seen), self.now()))
+            moved = self._move_on(actions)
+            if not moved:
+                break
+            fresh |= moved
+            seen = replace(seen, tasks=tuple(_moved(task, moved) for task in seen.tasks))
+        started = self._start([action for action in actions if isinstance(action, Start)], fresh)
         waits = [action for action in actions if isinstance(action, Wait) and _is_new(action)]
-        if blocks:
-            self.store.block(blocks)
         if waits:
             self.store.set_waits({wait.task.id: (wait.reason, wait.is_stuck) for wait in waits})
-        started = self._start([action for action in actions if isinstance(action, Start)])
-        return bool(queued or blocks or waits or started)
+        return bool(fresh or started or waits)
 
-    def _closed_by_strays(self, snapshot: Snapshot) -> Mapping[str, str]:
-        """Nothing is started beside what is still being ended."""
-        strays = self._strays(snapshot)
-        return {place.node: f"ends {stray} first" for stray in strays for place in self._handed.get(stray, ())}
-
-    def _queue(self, tasks: Sequence[OpenTask]) -> bool:
-        if tasks:
-            self.store.queue([task.id for task in tasks])
-            self.reuse.learn(tasks)
-            self._take_over(tasks)
-        return bool(tasks)
+    def _move_on(self, actions: Sequence[Action]) -> dict[str, TaskState]:
+        """Queue what is ready, take over what was done before, block what can't be; the new states of those tasks."""
+        moved: dict[str, TaskState] = {}
+        blocks = {action.task.id: action.reason for action in actions if isinstance(action, Block)}
+        if blocks:
+            moved |= dict.fromkeys(self.store.block(blocks), TaskState.BLOCKED)
+        ready = [action.task for action in actions if isinstance(action, Queue)]
+        if ready:
+            queued = self.store.queue([task.id for task in ready])
+            moved |= dict.fromkeys(queued, TaskState.QUEUED)
+            self.reuse.learn(ready)
+            moved |= dict.fromkeys(self._take_over([task for task in ready if task.id in queued]), TaskState.CACHED)
+        return moved
 
     def _take_over(self, tasks: Sequence[OpenTask]) -> set[str]:
         """Take earlier tasks' outputs instead of running; the ids of the tasks that this did for."""
         found = self.reuse.found(tasks)
-        if found:
-            self.store.take_over(found)
-        return {one.task for one in found}
+        return self.store.take_over(found) if found else set()
 
-    def _start(self, starts: Sequence[Start]) -> bool:
-        """Begin attempts, all at once, and hand them over."""
-        if not starts:
-            return False
+    def _start(self, starts: Sequence[Start], fresh: Collection[str]) -> bool:
+        """Begin attempts, all at once, and hand them over; what is `fresh` in the queue has nothing to take over."""
         self.reuse.learn([start.task for start in starts])
-        taken = self._take_over([start.task for start in starts])
+        taken = self._take_over([start.task for start in starts if start.task.id not in fresh])
         wanted = [start for start in starts if start.task.id not in taken]
-        if wanted:
-            self.executor.open()
-            attempts = {start.task.id: self._attempt(start) for start in wanted}
-            self._begun |= {attempt.id for attempt in attempts.values()}
-            begun = self.store.start([self._begin(start.task, attempts[start.task.id]) for start in wanted])
-            missing = {start.task.id: self.reuse.missing(start.task) for start in wanted}
-            self._finish_early([(attempts[task], failure) for task, failure in missing.items() if failure])
-            ready = [attempt for task, attempt in attempts.items() if not missing[task] and attempt.id in begun]
-            self._hand_over(ready)
-        return True
+        return bool(taken) | (bool(wanted) and self._begin(wanted))
 
-    def _attempt(self, start: Start) -> Attempt:
-        task = start.task
-        return Attempt(
-            id=f"{task.id}-{task.attempts + 1}",
-            epoch=task.epoch + 1,
-            stage=task.stage,
-            settings=task.settings,
-            commands=tuple(stage_of(task.stage, task.settings).commands(task.settings, self.reuse.toolchain)),
-            inputs=self.reuse.inputs(task),
-            places=start.places,
-            timeout_s=task.timeout_s,
-            cpus=task.resources.cpus,
-        )
-
-    def _begin(self, task: OpenTask, attempt: Attempt) -> Begun:
+    def _begin(self, starts: Sequence[Start]) -> bool:
         assert self._term is not None
-        return Begun(attempt, self.reuse.toolchain, self.reuse.digest(task), self._term)
+        self.executor.open()
+        attempts = {start.task.id: attempt_of(start, self.reuse) for start in starts}
+        ids = {attempt.id for attempt in attempts.values()}
+        toolchain, term = self.reuse.toolchain, self._term
+        self._running.begun |= ids
+        begun = self.store.start(
+            [Begun(attempts[one.task.id], toolchain, self.reuse.digest(one.task), term) for one in starts]
+        )
+        self._running.begun -= ids - begun
+        going = {attempt.id: attempt for attempt in attempts.values() if attempt.id in begun}
+        tasks = {attempts[start.task.id].id: start.task for start in starts}
+        missing = {one: failure for one in going if (failure := self.reuse.missing(tasks[one]))}
+        self._running.end_early(missing, going)
+        self._hand_over({one: attempt for one, attempt in going.items() if one not in missing})
+        return bool(begun)
 
-    def _hand_over(self, attempts: Sequence[Attempt]) -> None:
+    def _hand_over(self, attempts: Mapping[str, Attempt]) -> None:
         """Have attempts run; where that can't be, their tasks are queued again."""
         if not attempts:
             return
-        self._handed |= {attempt.id: attempt.places for attempt in attempts}
+        self._running.hand({one: attempt.places for one, attempt in attempts.items()})
         try:
-            refused = self.executor.start(attempts)
+            refused = self.executor.start(list(attempts.values()))
         except Unreachable as error:
             running = self.executor.running()
-            refused = {attempt.id: str(error) for attempt in attempts if attempt.id not in running}
-            self._refuse(attempts, refused)
+            self._refuse({one: str(error) for one in attempts if one not in running}, attempts)
             raise
-        self._refuse(attempts, refused)
+        self._refuse(refused, attempts)
 
-    def _refuse(self, attempts: Sequence[Attempt], reasons: Mapping[str, str]) -> None:
+    def _refuse(self, reasons: Mapping[str, str], attempts: Mapping[str, Attempt]) -> None:
         for attempt in attempts:
-            self._hold_offs.note(task_of(attempt.id), reasons.get(attempt.id))
-        refused = [attempt for attempt in attempts if attempt.id in reasons]
-        self._finish_early([(one, Failure(FailureKind.HANDED_BACK, reasons[one.id])) for one in refused])
+            self._hold_offs.note(task_of(attempt), reasons.get(attempt))
+        back = {one: Failure(FailureKind.HANDED_BACK, reason) for one, reason in reasons.items()}
+        self._running.end_early(back, attempts)
 
-    def _finish_early(self, ended: Sequence[tuple[Attempt, Failure]]) -> None:
-        """End attempts that never ran."""
-        if ended:
-            self.store.finish([TaskResult(attempt.id, attempt.epoch, failure) for attempt, failure in ended])
-            self._forget([attempt.id for attempt, _ in ended])
+
+def _moved(task: OpenTask, states: Mapping[str, TaskState]) -> OpenTask:
+    if task.id not in states:
+        return task
+    return replace(task, state=states[task.id], waits_for=None, is_stuck=False)
 
 
 def _is_new(wait: Wait) -> bool:
