@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from jobs.targets import TARGETS
-from jobs.variants import Attention, Engine, Precision, Variant, expand
+from jobs.variants import Attention, Engine, On, Precision, Variant, expand
 
 DURATION = re.compile(r"(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
 StageName = Literal["export", "compile", "invoke", "numerics", "benchmark"]
@@ -42,6 +42,8 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Target = Annotated[str, BeforeValidator(_known_target)]
 Tp = Annotated[int, Field(ge=1, le=64)]
 Count = Annotated[int, Field(ge=1)]
+MOST_PRIORITY = 1000
+Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 Override = str | int | float | bool | None | list[Any] | dict[str, Any]
 NOT_EMPTY = Field(min_length=1)
 
@@ -136,10 +138,12 @@ class Numerics(_Section):
 
 
 class Benchmark(_Section):
-    """How often each entry point is timed; each repetition is one sample."""
+    """How often each entry point is timed (each repetition is one sample), where, and beside what."""
 
     warmup: Annotated[int, Field(ge=0)] = 1
     repetitions: Count = 5
+    quiet: bool | None = None  #: nothing else may run on its nodes meanwhile; by default as the target has it
+    on: On = On.ANY
 
 
 class Compile(_Section):
@@ -161,7 +165,9 @@ class JobSpec(_Section):
     compile: Compile = Compile()
     numerics: Numerics = Numerics()
     benchmark: Benchmark = Benchmark()
-    timeout: Seconds = 1800.0
+    timeout: Seconds = 1800.0  #: of one attempt
+    job_timeout: Seconds | None = None  #: of the whole job, from its submission; none: as long as it takes
+    priority: Priority = 0  #: higher goes first
 
     @model_validator(mode="after")
     def _stages_fit(self) -> "JobSpec":

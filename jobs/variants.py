@@ -1,12 +1,13 @@
 """Variants: one model in one precision, one parallelism, one attention kernel, for one target."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import Any
 
 from jobs.models import safe_name
+from jobs.task import Node, Pin
 
 
 class Precision(StrEnum):
@@ -31,6 +32,14 @@ class Engine(StrEnum):
     TORCH = "torch"  #: transformers, a process for each device, on one node or several
 
 
+class On(StrEnum):
+    """Where a benchmark is run."""
+
+    ANY = "any"  #: once, wherever there is room
+    EACH_NODE = "each_node"  #: on every node that has the devices, to find the slow one
+    EACH_DEVICE = "each_device"  #: on every device of the target's kind
+
+
 PRECISION_NAMES = {Precision.F32: "FP32", Precision.F16: "FP16", Precision.BF16: "BF16"}
 ATTENTION_NAMES = {Attention.SDPA: "", Attention.EAGER: "-decomposed"}
 ENGINE_NAMES = {Engine.IREE: "", Engine.TORCH: "-torch"}
@@ -48,6 +57,12 @@ class Variant:
     attention: Attention
     engine: Engine = Engine.IREE
     nodes: int = 1  #: that its devices are spread over, the same number on each
+    pin: Pin | None = None  #: where alone it is measured
+
+    @property
+    def unpinned_name(self) -> str:
+        """Its name without the place where it is measured."""
+        return self.name.partition("@")[0]
 
 
 def model_name(name: str, overrides: Mapping[str, Any]) -> str:
@@ -98,3 +113,25 @@ def expand(
         for variant in variants
         if not any(all(getattr(variant, key) == value for key, value in rule.items()) for rule in exclude)
     ]
+
+
+def spread(variants: Iterable[Variant], on: On, nodes: Sequence[Node]) -> list[Variant]:
+    """A variant for each place where it is to be measured: `tiny-llama-FP16-TP1@node`, or `@node:3` for a device."""
+    return [
+        found
+        for variant in variants
+        for found in ([variant] if on is On.ANY else [_pinned(variant, pin) for pin in _pins(variant, on, nodes)])
+    ]
+
+
+def _pinned(variant: Variant, pin: Pin) -> Variant:
+    place = pin.node if pin.device is None else f"{pin.node}:{pin.device}"
+    return replace(variant, name=f"{variant.name}@{place}", pin=pin)
+
+
+def _pins(variant: Variant, on: On, nodes: Sequence[Node]) -> Iterator[Pin]:
+    for node in nodes:
+        if on is On.EACH_DEVICE:
+            yield from (Pin(node.id, device.index) for device in node.devices if device.kind == variant.target)
+        elif node.count(variant.target) >= variant.tp:
+            yield Pin(node.id)

@@ -11,13 +11,23 @@ from pydantic import BaseModel, ValidationError
 import jobs
 from jobs.errors import JobFileError, UnknownRecipe
 from jobs.models import ModelSource, resolve
-from jobs.plan import stages_problem
+from jobs.plan import each_problem, stages_problem
 from jobs.spec import JobSpec
 
 RECIPES = Path(jobs.__file__).parent / "recipes"
 MAX_BYTES = 1 << 20  #: a job file is a page, not a data set
 
 Key = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """Keys are words: YAML 1.1 reads the key `on` as true."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag == "tag:yaml.org,2002:bool":
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
 
 
 def recipes() -> tuple[str, ...]:
@@ -47,9 +57,9 @@ def load(name: str) -> tuple[JobSpec, ModelSource]:
         spec = JobSpec.model_validate(value)
     except ValidationError as error:
         raise _first_of(path, lines, error) from error
-    problem = stages_problem(spec)
-    if problem:
-        raise _at(path, lines, ("stages",), problem)
+    for key, problem in ((("stages",), stages_problem(spec)), (("benchmark", "on"), each_problem(spec))):
+        if problem:
+            raise _at(path, lines, key, problem)
     try:
         source = resolve(spec.model, path.parent)
     except ValueError as error:
@@ -72,7 +82,7 @@ def _parse(path: Path) -> tuple[dict[Key, int], Any]:
             raise JobFileError(str(path), None, "", "is larger than 1 MiB; is it a job file?")
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        return dict(_lines(path, node, ())), yaml.safe_load(text)
+        return dict(_lines(path, node, ())), yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise JobFileError(str(path), line, "", f"is not YAML: {error.problem}") from error

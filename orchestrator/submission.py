@@ -2,21 +2,22 @@
 
 import getpass
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from db.store import Store
-from jobs.errors import BadModel, JobFileError
-from jobs.plan import Plan, PlannedTask, plan, weightless_problem
+from jobs.errors import BadModel, BadSetting, JobFileError
+from jobs.plan import Plan, PlannedTask, each_problem, places_problem, plan, weightless_problem
 from jobs.spec import JobSpec
 from jobs.stages import stage_of
 from jobs.stages.base import Model
-from jobs.task import GIB
+from jobs.task import Node
 from jobs.toolchains import Toolchain
-from orchestrator import job_file, model_check
+from jobs.variants import On
+from orchestrator import job_file, known_nodes, model_check
 from orchestrator.output import count
-from orchestrator.scheduling.words import devices_in_words
+from orchestrator.scheduling import words
 from orchestrator.settings import Settings
 from workers.environment import probe_toolchain
 
@@ -31,18 +32,45 @@ class Prepared:
     toolchain: Toolchain
 
 
-def prepare(name: str, settings: Settings) -> Prepared:
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says instead of the job file."""
+
+    priority: int | None = None
+    on: On | None = None
+    option: str = ""  #: that `on` was asked for by
+
+
+def prepare(name: str, settings: Settings, asked: Asked = Asked()) -> Prepared:
     """Read a job file or recipe, look at its model, plan it. Raises UserError for whatever can't work."""
     spec, source = job_file.load(name)
+    spec, nodes = _as_asked(spec, name, asked)
     toolchain = probe_toolchain(settings.cache)
     model = model_check.find_out(spec, source, toolchain, settings.cache)
     problem = weightless_problem(spec, model)
     if problem:
         raise BadModel(source.text, problem)
-    made = plan(spec, model)
+    made = plan(spec, model, nodes)
     if not made.variants:
         raise JobFileError(str(job_file.find(name)), None, "variants.exclude", "leaves no variant")
     return Prepared(spec, model, made, toolchain)
+
+
+def _as_asked(spec: JobSpec, name: str, asked: Asked) -> tuple[JobSpec, Sequence[Node]]:
+    """The job as the command line has it, and the nodes that it is to be measured on if that is each of them."""
+    if asked.priority is not None:
+        spec = spec.model_copy(update={"priority": asked.priority})
+    if asked.on is not None:
+        spec = spec.model_copy(update={"benchmark": spec.benchmark.model_copy(update={"on": asked.on})})
+    if spec.benchmark.on is On.ANY:
+        return spec, ()
+    nodes = known_nodes.up()
+    problem = each_problem(spec) or places_problem(spec, nodes)
+    if problem and asked.on is not None:
+        raise BadSetting(asked.option, problem)
+    if problem:
+        raise JobFileError(str(job_file.find(name)), None, "benchmark.on", problem)
+    return spec, nodes
 
 
 def store_job(store: Store, prepared: Prepared, *, reuse: bool) -> str:
@@ -55,6 +83,8 @@ def store_job(store: Store, prepared: Prepared, *, reuse: bool) -> str:
         submitted_by=getpass.getuser(),
         timeout_s=prepared.spec.timeout,
         reuse=reuse,
+        priority=prepared.spec.priority,
+        job_timeout_s=prepared.spec.job_timeout,
     )
 
 
@@ -77,11 +107,11 @@ def dry_run_lines(prepared: Prepared) -> Iterator[str]:
 
 
 def needs_in_words(task: PlannedTask) -> str:
-    """What a task holds while it runs: `8 x mi300x, 1 core, 2.0 GiB`."""
-    need = task.resources
-    parts = [devices_in_words(need)] if need.devices else []
-    parts += [f"{need.cpus} core{'s' if need.cpus > 1 else ''}", f"{need.memory_bytes / GIB:.1f} GiB"]
-    return ", ".join(parts) + (", the node to itself" if need.is_quiet else "")
+    """What a task holds while it runs, and where: `8 x mi300x, 1 core, 2.0 GiB, the node to itself, on node a`."""
+    need, pin = task.resources, task.pin
+    where = [f"on each of {need.nodes} nodes"] if need.nodes > 1 else []
+    where += [f"on {words.pin_in_words(pin, need)}"] if pin else []
+    return ", ".join([words.needs_in_words(need), *(["the node to itself"] if need.is_quiet else []), *where])
 
 
 def commands_of(task: PlannedTask, toolchain: Toolchain) -> list[tuple[str, ...]]:
@@ -101,13 +131,8 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
                 "stage": task.stage,
                 "variants": [{"variant": variant.name, "target": variant.target} for variant in task.variants],
                 "needs": [numbers[need] for need in task.needs],
-                "resources": {
-                    "cpus": task.resources.cpus,
-                    "memory_bytes": task.resources.memory_bytes,
-                    "devices": task.resources.devices,
-                    "device_kind": task.resources.device_kind,
-                    "is_quiet": task.resources.is_quiet,
-                },
+                "resources": asdict(task.resources),
+                "pin": asdict(task.pin) if task.pin else None,
                 "commands": [list(argv) for argv in commands_of(task, prepared.toolchain)],
             }
             for task in prepared.plan.tasks

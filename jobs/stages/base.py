@@ -8,6 +8,7 @@ from typing import Any
 
 from jobs.spec import JobSpec
 from jobs.state import Failure, FailureKind
+from jobs.targets import TARGETS
 from jobs.task import GIB, Command, Outcome, Resources
 from jobs.toolchains import Toolchain
 from jobs.variants import Variant
@@ -92,6 +93,12 @@ def on_devices(cell: Cell, *, cpus: int = 1, memory_bytes: int = GIB, is_quiet: 
     """A variant's devices, and what its process takes of the node."""
     variant = cell.variant
     return Resources(cpus, memory_bytes, devices=variant.tp, device_kind=variant.target, is_quiet=is_quiet)
+
+
+def wants_quiet(cell: Cell) -> bool:
+    """Whether a measurement has its node to itself: as the job says, else as its target needs it."""
+    asked = cell.spec.benchmark.quiet
+    return TARGETS[cell.variant.target].is_quiet if asked is None else asked
 
 
 def report(folder: Path, name: str) -> dict[str, Any]:

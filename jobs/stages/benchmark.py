@@ -7,8 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.stages.base import INPUTS, OUTPUTS, Cell, Settings, Stage, memory_for, on_devices
-from jobs.targets import TARGETS, device_flags
+from jobs.stages.base import INPUTS, OUTPUTS, Cell, Settings, Stage, memory_for, on_devices, wants_quiet
+from jobs.targets import device_flags
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
 
@@ -78,9 +78,8 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
 
 
 def resources(cell: Cell) -> Resources:
-    """The variant's devices; where devices are the host's own cores, the node to itself."""
-    is_quiet = TARGETS[cell.variant.target].is_quiet
-    return on_devices(cell, memory_bytes=memory_for(cell, 4), is_quiet=is_quiet)
+    """The variant's devices; the node to itself where that is asked for, or devices are the host's own cores."""
+    return on_devices(cell, memory_bytes=memory_for(cell, 4), is_quiet=wants_quiet(cell))
 
 
 def samples_ms(found: Mapping[str, Any]) -> list[float]:

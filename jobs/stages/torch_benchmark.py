@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.stages.base import Cell, Settings, Stage, report
+from jobs.stages.base import Cell, Settings, Stage, report, wants_quiet
 from jobs.stages.torch_ranks import on_nodes, ranks, settings_of
-from jobs.targets import TARGETS
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
 
@@ -26,8 +25,8 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
 
 
 def resources(cell: Cell) -> Resources:
-    """The variant's devices; where devices are the host's own cores, the node to itself."""
-    return on_nodes(cell, bytes_per_parameter=4, is_quiet=TARGETS[cell.variant.target].is_quiet)
+    """The variant's devices; the node to itself where that is asked for, or devices are the host's own cores."""
+    return on_nodes(cell, bytes_per_parameter=4, is_quiet=wants_quiet(cell))
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:

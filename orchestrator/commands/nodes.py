@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from db.machines import NodeRow
     from jobs.task import Check
-    from orchestrator.context import Context
 
 app = typer.Typer(help="List nodes and their devices, check their settings, take them out of use.")
 
@@ -20,11 +18,11 @@ def nodes(context: typer.Context, json: bool = JSON) -> None:
     """List nodes and their devices, check their settings, take them out of use."""
     if context.invoked_subcommand is not None:
         return
-    from orchestrator import node_rows, output
+    from orchestrator import known_nodes, node_rows, output
     from orchestrator.context import opened
 
     with opened() as world:
-        found = _seen(world)
+        found = known_nodes.seen(world)
     if json:
         output.as_json([node_rows.as_json(node) for node in found])
     elif not found:
@@ -43,14 +41,14 @@ def check(
     With --fix, of this machine as they are afterwards; the exit code is 5 when any of them is still not as wanted.
     """
     from jobs.errors import SettingsLeft
-    from orchestrator import node_rows, output
+    from orchestrator import known_nodes, node_rows, output
     from orchestrator.context import opened
 
     if fix:
         found = [_fixed()]
     else:
         with opened() as world:
-            found = [(node.id, node.checks) for node in _seen(world)]
+            found = [(node.id, node.checks) for node in known_nodes.seen(world)]
     if json:
         output.as_json([node_rows.checks_as_json(name, checks) for name, checks in found])
     else:
@@ -69,12 +67,12 @@ def quarantine(
     from db import machines
     from jobs.errors import NothingToDo
     from jobs.task import Unfit
-    from orchestrator import node_rows, output
+    from orchestrator import known_nodes, node_rows, output
     from orchestrator.context import opened
 
     name, kind, index = node_rows.parsed_target(target)
     with opened() as world:
-        _seen(world)
+        known_nodes.seen(world)
         if reason := node_rows.quarantined_why(machines.node(world.database, name), kind, index):
             raise NothingToDo(f"{target} is quarantined already: {reason}")
         world.store.quarantine([Unfit(name, why, kind, index)])
@@ -106,11 +104,11 @@ def drain(
     """Start nothing more on a node; what runs there may finish, or is handed back."""
     from db import machines
     from db.nodes import Closed
-    from orchestrator import output
+    from orchestrator import known_nodes, output
     from orchestrator.context import opened
 
     with opened() as world:
-        _seen(world)
+        known_nodes.seen(world)
         world.store.close_node(name, Closed.HANDING_BACK if hand_back else Closed.DRAINING, why)
         running = machines.running(world.database).get(name, 0)
     left = f" {output.count(running, 'attempt')} still run there;" if running else ""
@@ -135,17 +133,6 @@ def resume(
             raise NothingToDo(f"{name} is not drained{more}")
         world.store.open_node(name)
     output.note(f"{name} is used again")
-
-
-def _seen(world: "Context") -> "list[NodeRow]":
-    """The nodes that a head knows; where none has ever led it is this machine, as it is now."""
-    from db import machines, terms
-    from orchestrator.ray_executor.connection import LOCAL
-    from workers.devices import describe_node
-
-    if not terms.is_led_by_heads(world.database):
-        world.store.see_nodes([describe_node(LOCAL)])
-    return machines.nodes(world.database)
 
 
 def _fixed() -> "tuple[str, tuple[Check, ...]]":

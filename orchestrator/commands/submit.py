@@ -7,12 +7,19 @@ import typer
 if TYPE_CHECKING:
     from orchestrator import submission
 
+EACH = "each"
+
 
 def submit(
     file: str = typer.Argument(help="A job file, or the name of a recipe: demo, tiny-llama.", metavar="FILE|RECIPE"),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print every task and its commands; submit nothing."),
     wait: bool = typer.Option(False, "--wait", help="Run until nothing is left that can run, then print the matrix."),
     cache: bool = typer.Option(True, "--cache/--no-cache", help="Take over what earlier jobs computed, or not."),
+    priority: int | None = typer.Option(
+        None, "--priority", help="Higher goes first; the job file's instead.", min=-1000, max=1000
+    ),
+    nodes: str | None = typer.Option(None, "--nodes", help="`each`: the benchmark on every node.", metavar=EACH),
+    devices: str | None = typer.Option(None, "--devices", help="`each`: the benchmark on every GPU.", metavar=EACH),
     json: bool = typer.Option(False, "--json", help="Answer in JSON."),
 ) -> None:
     """Submit a job file or a recipe.
@@ -28,7 +35,7 @@ def submit(
     settings = from_environment()
     with suppress(StorageUnusable) if dry_run else nullcontext():  # a plan goes without what it could keep there
         make_data_folder(settings)
-    prepared = submission.prepare(file, settings)
+    prepared = submission.prepare(file, settings, _asked(priority, nodes, devices))
     if dry_run:
         if json:
             output.as_json(submission.dry_run_json(prepared))
@@ -36,6 +43,22 @@ def submit(
             output.answer(line)
         return
     _submit(prepared, wait=wait, reuse=cache, json=json)
+
+
+def _asked(priority: int | None, nodes: str | None, devices: str | None) -> "submission.Asked":
+    from jobs.errors import BadSetting
+    from jobs.variants import On
+    from orchestrator.submission import Asked
+
+    given = {name: word for name, word in (("--nodes", nodes), ("--devices", devices)) if word is not None}
+    for name, word in given.items():
+        if word != EACH:
+            raise BadSetting(name, f"should be {EACH}, not {word!r}")
+    if len(given) > 1:
+        raise BadSetting("--nodes, --devices", "give one of them: each device is on some node")
+    if nodes:
+        return Asked(priority, On.EACH_NODE, "--nodes each")
+    return Asked(priority, On.EACH_DEVICE, "--devices each") if devices else Asked(priority)
 
 
 def _submit(prepared: "submission.Prepared", *, wait: bool, reuse: bool, json: bool) -> None:

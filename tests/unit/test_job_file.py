@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jobs.errors import HaloError, JobFileError, UnknownRecipe
 from jobs.spec import JobSpec
+from jobs.variants import On
 from orchestrator.job_file import load, recipes
 
 GOOD = "name: x\nmodel: tiny-llama\n"
@@ -36,6 +37,19 @@ def job(tmp_path: Path) -> Path:
         (GOOD + "timeout: 0\n", 3, "timeout", "greater than 0"),
         (GOOD + "workload: {batch: 0}\n", 3, "workload.batch", "greater than or equal to 1"),
         (GOOD + "numerics: {text: nowhere.txt}\n", 3, "numerics.text", "does not exist"),
+        (GOOD + "job_timeout: 1 day\n", 3, "job_timeout", "30m"),
+        (GOOD + "priority: high\n", 3, "priority", "integer"),
+        (GOOD + "priority: 1001\n", 3, "priority", "less than or equal to 1000"),
+        (GOOD + "benchmark:\n  quiet: maybe\n", 4, "benchmark.quiet", "boolean"),
+        (GOOD + "benchmark:\n  on: every_node\n", 4, "benchmark.on", "'each_node'"),
+        (GOOD + "benchmark:\n  warmup: 1\n  on: each_node\nstages: [export]\n", 5, "benchmark.on", "needs the stage"),
+        (GOOD + "benchmark: {on: each_device}\nvariants: {tp: 2}\n", 3, "benchmark.on", "tp 2 takes 2 of them"),
+        (
+            GOOD + "benchmark: {on: each_node}\nvariants: {tp: 2, nodes: 2, engine: torch}\n",
+            3,
+            "benchmark.on",
+            "nodes 2 spans several",
+        ),
         (GOOD + "compile: {flags: ['rm -rf']}\n", 3, "compile.flags[0]", "match"),
         ("name: x\nmodel: shape:llama9\n", 2, "model", "llama3.1-70b"),
         ("name: x\nmodel: ./nowhere\n", 2, "model", "does not exist"),
@@ -76,6 +90,16 @@ def test_a_single_value_stands_for_a_list(job: Path) -> None:
     job.write_text(GOOD + "variants: {tp: 8, precision: bf16}\nworkload: {batch: 4}\ntimeout: 1h30m\n")
     spec, _ = load(str(job))
     assert (spec.variants.tp, spec.workload.batch, spec.timeout) == ([8], [4], 5400.0)
+
+
+def test_a_job_says_how_urgent_it_is_how_long_it_may_take_and_where_it_is_timed(job: Path) -> None:
+    job.write_text(GOOD + "priority: -3\njob_timeout: 12h\nbenchmark: {quiet: off, on: each_node}\n")
+    spec, _ = load(str(job))
+    assert (spec.priority, spec.job_timeout) == (-3, 43_200.0)
+    assert (spec.benchmark.quiet, spec.benchmark.on) == (False, On.EACH_NODE)
+    job.write_text(GOOD)
+    spec, _ = load(str(job))
+    assert (spec.priority, spec.job_timeout, spec.benchmark.quiet, spec.benchmark.on) == (0, None, None, On.ANY)
 
 
 def test_a_model_folder_is_taken_from_the_job_files_folder(job: Path, tmp_path: Path) -> None:

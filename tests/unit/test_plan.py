@@ -1,16 +1,18 @@
 """Plans: equal work is planned once, and nothing that differs is."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.digest import task_digest
-from jobs.plan import Plan, plan, weightless_problem
+from jobs.plan import Plan, places_problem, plan, weightless_problem
 from jobs.spec import JobSpec
 from jobs.stages import STAGES
 from jobs.stages.base import Model
 from jobs.targets import TARGETS, compile_flags
-from jobs.task import Artifact
+from jobs.task import GIB, Artifact, Device, Node, Pin
 from jobs.toolchains import Toolchain
 from orchestrator.job_file import load
 
@@ -57,6 +59,53 @@ def test_variants_are_called_as_trackers_call_them() -> None:
         "llama3.1-70B-L4-FP16-decomposed-TP1",
         "llama3.1-70B-L4-FP16-decomposed-TP8",
     ]
+
+
+TWO_NODES = [
+    Node("a", "", 8, 64 * GIB, tuple(Device("mi300x", index) for index in range(2))),
+    Node("b", "", 8, 64 * GIB, (Device("mi300x", 0), Device("cpu", 0))),
+]
+
+
+def each(on: str, **variants: Any) -> JobSpec:
+    asked = {"target": "mi300x", **variants}
+    return JobSpec.model_validate({"name": "x", "model": "tiny-llama", "variants": asked, "benchmark": {"on": on}})
+
+
+def test_a_benchmark_on_each_device_shares_all_that_is_not_measured() -> None:
+    made = plan(each("each_device"), TINY, TWO_NODES)
+    names = [f"tiny-llama-FP16-TP1@{place}" for place in ("a:0", "a:1", "b:0")]
+    assert [variant.name for variant in made.variants] == names
+    assert counts(made) == {"export": 1, "compile": 1, "invoke": 1, "numerics": 1, "benchmark": 3}
+    timed = [task for task in made.tasks if task.stage == "benchmark"]
+    assert [task.pin for task in timed] == [Pin("a", 0), Pin("a", 1), Pin("b", 0)]
+    assert [task.subject for task in timed] == [f"{name} mi300x" for name in names]
+    rest = [task for task in made.tasks if task.stage != "benchmark"]
+    assert {(task.pin, task.subject.partition(" ")[0]) for task in rest} == {(None, "tiny-llama-FP16-TP1")}
+
+
+def test_a_benchmark_on_each_node_is_on_those_that_have_the_devices() -> None:
+    made = plan(each("each_node", tp=[1, 2]), TINY, TWO_NODES)
+    assert [variant.name for variant in made.variants] == [
+        "tiny-llama-FP16-TP1@a",
+        "tiny-llama-FP16-TP1@b",
+        "tiny-llama-FP16-TP2@a",
+    ]
+    assert places_problem(each("each_node", tp=[1, 2]), TWO_NODES) is None
+    assert "no node that is up has 3 x mi300x" in str(places_problem(each("each_node", tp=[1, 3]), TWO_NODES))
+    assert "1 x h100" in str(places_problem(each("each_device", target=["cpu", "h100"]), TWO_NODES))
+    assert places_problem(each("any", tp=[1, 3]), TWO_NODES) is None
+
+
+@pytest.mark.parametrize("engine", ["iree", "torch"])
+def test_a_benchmark_has_its_node_to_itself_as_the_job_says_or_the_target_needs(engine: str) -> None:
+    def is_quiet(target: str, **benchmark: bool) -> bool:
+        asked = {"variants": {"target": target, "engine": engine}, "benchmark": benchmark}
+        made = plan(JobSpec.model_validate({"name": "x", "model": "tiny-llama", **asked}), TINY)
+        return made.tasks[-1].resources.is_quiet
+
+    assert (is_quiet("cpu"), is_quiet("mi300x")) == (True, False)
+    assert (is_quiet("cpu", quiet=False), is_quiet("mi300x", quiet=True)) == (False, True)
 
 
 def test_a_shape_is_refused_where_weights_are_needed() -> None:
