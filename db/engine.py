@@ -28,7 +28,7 @@ class Database:
 
     def __init__(self, url: URL) -> None:
         self.url = url
-        self._engine = _sqlite_engine(url) if url.drivername == "sqlite" else _postgres_engine(url)
+        self._engine = _engine(url)
         self._readers = self._engine.execution_options(**READING[self._engine.dialect.name])
         self._watch: PoolProxiedConnection | None = None
 
@@ -108,18 +108,26 @@ def open_database(url: str, *, create: bool) -> Database:
 
 def upgrade(url: str) -> str:
     """Bring a database to this code's schema, creating it if need be; returns the schema's number."""
-    parsed = parse(url)
-    with told(parsed), Database(parsed) as database, database.writing() as connection:
-        schema.upgrade(connection)
+    _migrate(parse(url))
     return SCHEMA
+
+
+def _migrate(url: URL) -> None:
+    """SQLite changes a table by making it anew; it does not look at rows about it meanwhile."""
+    with told(url):
+        engine = _engine(url, looks_at_references=False)
+        try:
+            with engine.begin() as connection:
+                schema.upgrade(connection)
+        finally:
+            engine.dispose()
 
 
 def _make_ready(database: Database) -> None:
     with database.reading() as connection:
         is_empty = schema.is_empty(connection)
     if is_empty:
-        with database.writing() as connection:
-            schema.upgrade(connection)
+        _migrate(database.url)
 
 
 def _expect_file(url: URL) -> None:
@@ -137,11 +145,17 @@ READING: dict[str, dict[str, Any]] = {
 }
 
 
-def _sqlite_engine(url: URL) -> Engine:
+def _engine(url: URL, *, looks_at_references: bool = True) -> Engine:
+    return _sqlite_engine(url, looks_at_references) if url.drivername == "sqlite" else _postgres_engine(url)
+
+
+def _sqlite_engine(url: URL, looks_at_references: bool) -> Engine:
     engine = create_engine(
         url, json_serializer=to_json, connect_args={"timeout": BUSY_TIMEOUT_S, "isolation_level": None}
     )
     event.listen(engine, "connect", _prepare)
+    if looks_at_references:
+        event.listen(engine, "connect", _look_at_references)
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -154,8 +168,13 @@ def _postgres_engine(url: URL) -> Engine:
 
 def _prepare(connection: Any, _: object) -> None:
     """Readers don't wait for the writer; a commit outlives every crash but the machine's, and that harms no other."""
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _look_at_references(connection: Any, _: object) -> None:
+    """Refuse rows about what is not there."""
+    connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _begin(connection: Connection) -> None:

@@ -32,8 +32,8 @@ class TermRow:
 def begin(connection: Connection, at: datetime, kind: LeaderKind, host: str, pid: int) -> int:
     """A term that is newer than every other."""
     row = {"kind": kind, "host": host, "pid": pid, "began_at": at}
-    made: int = connection.execute(insert(tables.terms).values(**row).returning(tables.terms.c.id)).scalar_one()
-    return made
+    made = connection.execute(insert(tables.terms).values(**row)).inserted_primary_key
+    return int(made[0]) if made else 0
 
 
 def end(connection: Connection, at: datetime, term: int) -> None:
