@@ -20,6 +20,7 @@ from workers.environment import probe_toolchain
 
 TRY_AGAIN_S = 0.1  #: how long after one try to lead the next one comes: nothing tells that a leader is gone
 WATCH_S = 1.0
+BREATH_S = 0.05
 REFUSE_AFTER_S = 1.0  #: somebody who asks whether anybody leads may be in the way for a moment
 
 
@@ -41,6 +42,7 @@ class Driver:
         self._head: Head | None = None
         self._times_won = 0
         self._only_watches = False
+        self._next_at = 0.0
         self._watch = ExitStack()
         self._watch.enter_context(context.database.watch(self.bell.ring))
 
@@ -66,7 +68,18 @@ class Driver:
             self._resign()
             return False
         self._lead()
-        return self._head.step(starts=starts) if self._head is not None else False
+        return self._head is not None and self._step(self._head, starts)
+
+    def _step(self, head: Head, starts: bool) -> bool:
+        """Let the head work for half of the time at most: so it disturbs what is timed less, and what comes in
+        meanwhile is done in one go. The first step after a pause is taken at once."""
+        time.sleep(max(self._next_at - time.monotonic(), 0.0))
+        began = time.monotonic()
+        happened = head.step(starts=starts)
+        if happened:
+            now = time.monotonic()
+            self._next_at = now + min(now - began, BREATH_S)
+        return happened
 
     def wait(self, at_most_s: float) -> None:
         """Wait until there may be something to do."""
