@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, or_, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import StatementError
 
 from db import attempts, logs, moves, nodes, requests, submission, tables, terms
 from db.attempts import Begun, TakeOver
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 #: What a result raises that no database takes: it names no metric, holds no number, or holds a file twice.
-UNSTORABLE = (SQLAlchemyError, LookupError, TypeError, ValueError)
+UNSTORABLE = (StatementError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ class Store:
                 return attempts.end(connection, now, results)
         except UNSTORABLE as error:
             if len(results) == 1:
-                return self.finish([_unstorable(results[0], error)])
+                with self._writing() as (connection, now):
+                    return attempts.end(connection, now, [_unstorable(results[0], error)])
         return {attempt: state for result in results for attempt, state in self.finish([result]).items()}
 
     def give_back(self, failures: Mapping[str, Failure]) -> dict[str, TaskState]:
