@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -133,11 +134,14 @@ def test_a_database_url_that_can_t_be_used_is_told_without_its_password(
         assert "secret" not in done.err
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
-def test_a_cluster_that_nobody_answers_for_is_told_and_the_job_is_kept(fresh: Haloctl, address: str) -> None:
-    away = fresh.but_with(HALOCTL_RAY_ADDRESS=address)
-    assert_told(away.run("submit", fresh.job(**ONE_EXPORT), "--wait"), 6, f"Ray at {address}")
-    assert fresh.only_job()["state"] == "queued"
+def test_a_head_whose_cluster_nobody_answers_for_says_so_and_tries_again(fresh: Haloctl) -> None:
+    head = fresh.start("head", "--ray-address", "127.0.0.1:1")
+    head.until_says("; trying again")
+    head.signal(signal.SIGTERM)
+    done = head.end()
+    assert done.code == 0, done.err
+    assert done.err.count("trying again") == 1
+    assert "Ray at 127.0.0.1:1: " in done.err
     fresh.until_gone()
 
 
