@@ -17,7 +17,8 @@ from orchestrator.output import quantity, seconds
 JOB_COLUMNS = ("job", "name", "model", "state", "done", "tasks", "stuck", "submitted_by", "submitted_at")
 RESULT_COLUMNS = (
     "job", "task", "model", "variant", "target", "precision", "attention", "tp", "engine", "nodes", "stage",
-    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "device", "node", "toolchain", "versions", "context", "when",
+    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "device", "node",
+    "toolchain", "versions", "context", "when",
 )  # fmt: skip
 ARTIFACT_COLUMNS = ("job", "task", "stage", "subject", "target", "name", "kind", "sha256", "size_bytes", "path", "when")
 AGE = re.compile(r"(\d+)([mhd])")

@@ -15,6 +15,7 @@ TAIL_LINES = 40
 READ_BYTES = 1 << 20  #: of a log's beginning and end; what says why is not in the middle
 MESSAGE_CHARACTERS = 400
 EXIT_BAD_INPUT = 2  #: of a stage program, with `error: ...` as its last line
+EXIT_PEERS_LOST = 75  #: of a stage program that ran on several nodes, and is not the one that failed
 EXIT_NOT_STARTED = 127  #: of the guard's child, and of `env` in a script's first line
 #: iree-compile is a script that hands on its program's code: -9 becomes 247. A shell would make it 137.
 EXITS_BY_KILL = frozenset({-signal.SIGKILL, 256 - signal.SIGKILL, 128 + signal.SIGKILL})
@@ -62,6 +63,8 @@ def of_process(process: Process, tool: str, log: str) -> Failure:
         kind = FailureKind.OUT_OF_MEMORY
     elif process.exit_code == EXIT_BAD_INPUT and tool == "python" and last.startswith("error: "):
         kind, message = FailureKind.BAD_INPUT, last.removeprefix("error: ")
+    elif process.exit_code == EXIT_PEERS_LOST and tool == "python" and last.startswith("error: "):
+        kind, message = FailureKind.NODE_LOST, last.removeprefix("error: ")
     elif process.exit_code == EXIT_NOT_STARTED:
         kind = FailureKind.TOOLCHAIN
     return Failure(kind, _one_line(message), tail(log))

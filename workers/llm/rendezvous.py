@@ -1,7 +1,10 @@
 """Where the ranks of a program wait for each other, and leave word of why one of them failed."""
 
+import socket
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 
 from torch._C._distributed_c10d import Store, TCPStore
 
@@ -14,12 +17,13 @@ GO, STOP = "go", "stop"
 
 
 class Place(StrEnum):
-    """Where all ranks wait for all others, in this order."""
+    """Where there is something to wait for, in this order."""
 
-    JOINED = "joined"
+    READY = "ready"  #: the first node is: what has to be done before has been done
+    JOINED = "joined"  #: this and what follows: all ranks are there
     LOADED = "loaded"
     DONE = "done"
-    LEFT = "left"
+    LEFT = "left"  #: nobody needs the store any more: the watches of all nodes have left it too
 
 
 class Why(StrEnum):
@@ -38,20 +42,35 @@ class LostPeers(Exception):
 class Rendezvous:
     """One process's view of the store that the first node keeps for all `size` ranks."""
 
-    def __init__(self, host: str, port: int, size: int, patience: timedelta = PATIENCE) -> None:
-        self.store: Store = TCPStore(host, port, is_master=False, timeout=patience)
-        self._size = size
+    def __init__(self, store: Store, size: int) -> None:
+        self.store, self._size = store, size
 
-    def arrive(self, place: Place) -> None:
-        """Be at a place without waiting there."""
-        if self.store.add(f"{place}/count", 1) == self._size:
-            self.store.set(f"{place}/word", GO)
+    @classmethod
+    def host(cls, listener: socket.socket, size: int) -> Self:
+        """Keep the store, in this process, as long as this lives."""
+        address, port = listener.getsockname()[:2]
+        fd = listener.detach()
+        return cls(TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=fd), size)
+
+    @classmethod
+    def at(cls, address: str, port: int, size: int, patience: timedelta = PATIENCE) -> Self:
+        """Reach the store. Raises torch's DistError when it is not there in time."""
+        return cls(TCPStore(address, port, is_master=False, timeout=patience), size)
+
+    def say(self, place: Place, word: str = GO) -> None:
+        """Let those go on who wait for a place, or call them off."""
+        self.store.set(place, word)
 
     def wait(self, place: Place, patience: timedelta = PATIENCE) -> None:
-        """Return when all ranks are there. Raises LostPeers when one of them failed on the way."""
-        self.store.wait([f"{place}/word"], patience)
-        if self.store.get(f"{place}/word").decode() == STOP:
+        """Return when that place is reached. Raises LostPeers when a rank failed on the way."""
+        self.store.wait([place], patience)
+        if self.store.get(place).decode() == STOP:
             raise LostPeers("another rank failed")
+
+    def arrive(self, place: Place, others: int = 0) -> None:
+        """Be at a place without waiting there; all ranks are expected, and so many others."""
+        if self.store.add(f"{place}/count", 1) == self._size + others:
+            self.say(place)
 
     def meet(self, place: Place) -> None:
         """Be at a place, and wait for the others."""
@@ -62,7 +81,20 @@ class Rendezvous:
         """Leave word and call the others off; of several messages with the same cause the first one stays."""
         self.store.compare_set(f"failure/{why}", "", message)
         for place in Place:
-            self.store.set(f"{place}/word", STOP)
+            self.say(place, STOP)
+
+    def settle(self, nodes: int) -> tuple[Why, str] | None:
+        """The cause, once all nodes have left word of what they saw; the store stays until all of them have asked."""
+        self._meet_nodes("settled", nodes)
+        found = self.failure()
+        self._meet_nodes("asked", nodes)
+        return found
+
+    def _meet_nodes(self, name: str, nodes: int) -> None:
+        if self.store.add(f"{name}/count", 1) == nodes:
+            self.store.set(name, GO)
+        with suppress(RuntimeError):  # a node that is gone is not waited for
+            self.store.wait([name])
 
     def failure(self) -> tuple[Why, str] | None:
         """The cause that was left here."""

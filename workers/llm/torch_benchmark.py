@@ -17,16 +17,15 @@ import time
 from argparse import Namespace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from workers.llm.program import positive, run
-from workers.llm.ranks import BACKENDS, Rank, add_rank_arguments, run_ranks
-
-if TYPE_CHECKING:
-    from workers.llm.torch_session import TorchSession
+from workers.llm.rank_process import BACKENDS, Rank
+from workers.llm.ranks import add_rank_arguments, run_ranks
+from workers.llm.torch_session import TorchSession
 
 REPORT = Path("outputs/benchmark.json")
 TOKEN = 5  #: every input token: time does not depend on which
@@ -46,7 +45,7 @@ def parse_arguments() -> Namespace:
     return parser.parse_args()
 
 
-def measure(rank: Rank, session: "TorchSession", args: Namespace) -> None:
+def measure(rank: Rank, session: TorchSession, args: Namespace) -> None:
     """Time every workload on every rank; the first rank writes what all of them measured."""
     workloads = [
         {"batch": batch, "prompt_tokens": prompt, "new_tokens": args.new_tokens}
@@ -69,7 +68,7 @@ def measure(rank: Rank, session: "TorchSession", args: Namespace) -> None:
 
 
 @torch.inference_mode()
-def timed(rank: Rank, session: "TorchSession", workload: dict[str, int], repetitions: int) -> dict[str, list[float]]:
+def timed(rank: Rank, session: TorchSession, workload: dict[str, int], repetitions: int) -> dict[str, list[float]]:
     """One workload's times on this rank."""
     batch, prompt, new = workload["batch"], workload["prompt_tokens"], workload["new_tokens"]
     tokens = torch.full((batch, prompt), TOKEN, device=rank.torch_device)

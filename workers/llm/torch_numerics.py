@@ -17,7 +17,8 @@ import torch.distributed as dist
 from workers.llm.comparison import Expected, Trial, add_comparison_arguments, expect, measure, write
 from workers.llm.model_source import load_model
 from workers.llm.program import parse_overrides, run
-from workers.llm.ranks import Rank, add_rank_arguments, run_ranks
+from workers.llm.rank_process import Rank
+from workers.llm.ranks import add_rank_arguments, run_ranks
 from workers.llm.torch_session import TorchSession, entry_points
 
 REPORT = Path("outputs/numerics.json")

@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 from workers.llm.hollow import DTYPES
 from workers.llm.model_source import load_model
 from workers.llm.program import BadInput, parse_overrides
-from workers.llm.ranks import Rank
+from workers.llm.rank_process import Rank
 from workers.llm.reference import load_weights, pad_left
 from workers.llm.sharding import rank_problems
 

@@ -1,0 +1,181 @@
+"""The torch engine through the real programs: ranks on one node and on two, right and with planted faults."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.stages import ENGINES, stage_of
+from jobs.stages.numerics import gate
+from jobs.state import FailureKind
+from jobs.task import Attempt, Command, Gang, Process, TaskResult
+from jobs.toolchains import Toolchain
+from jobs.variants import Engine, Precision
+from tests.integration.attempts import attempt, living
+from workers.artifacts import ArtifactStore
+from workers.environment import environment, gang_variables
+from workers.failures import EXIT_BAD_INPUT, EXIT_PEERS_LOST, of_process
+from workers.processes import Cancellation
+from workers.run_task import run
+
+TOOLCHAIN = Toolchain("default", {})
+LOOPBACK = "127.0.0.1"
+SETTINGS: dict[str, Any] = {
+    "engine": "torch",
+    "nodes": 1,
+    "model": {"text": "tiny-llama", "digest": "", "revision": None, "overrides": {}},
+    "precision": "f16",
+    "attention": "sdpa",
+    "target": "cpu",
+    "tp": 2,
+    "batch": [1, 2],
+    "prompt_tokens": [32],
+    "new_tokens": 8,
+}
+NUMERICS = {**SETTINGS, "windows": 4, "text": None, "max_perplexity_increase_percent": 1.0}
+BENCHMARK = {**SETTINGS, "batch": [1], "warmup": 1, "repetitions": 2}
+
+
+def of_stage(stage: str, settings: dict[str, Any]) -> Attempt:
+    """An attempt as a head hands it out."""
+    return attempt(*stage_of(stage, settings).commands(settings, TOOLCHAIN), stage=stage, settings=settings)
+
+
+def spoiled(fault: str, given: Attempt) -> Attempt:
+    """The same with a fault planted in it."""
+    (command,) = given.commands
+    python, m, _, *flags = command.argv
+    return replace(given, commands=(Command((python, m, "tests.integration.spoiled_ranks", fault, *flags)),))
+
+
+def carried_out(data: Path, *attempts: Attempt) -> list[TaskResult]:
+    """The results of attempts that run at the same time, each with a data folder of its own."""
+
+    def carry_out(number: int) -> TaskResult:
+        folder = data / str(number)
+        return run(attempts[number], folder, ArtifactStore(data / "artifacts"), TOOLCHAIN, Cancellation())
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(carry_out, range(len(attempts))))
+
+
+def halves(given: Attempt) -> list[Attempt]:
+    """A gang's attempt as its two nodes are handed it."""
+    with closing(socket.create_server((LOOPBACK, 0))) as free:
+        port = free.getsockname()[1]
+    return [replace(given, gang=Gang(rank, 2, LOOPBACK, port)) for rank in (0, 1)]
+
+
+def measured(result: TaskResult, metric: str) -> list[dict[str, Any]]:
+    """The contexts of a metric, with its samples."""
+    return [{**found.context, "samples": found.samples} for found in result.measurements if found.metric == metric]
+
+
+@pytest.fixture(scope="module")
+def right_and_swapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[TaskResult], Path]]:
+    """The shipped model on two ranks, as it is and with two shards swapped, side by side on one machine."""
+    data = tmp_path_factory.mktemp("side-by-side")
+    given = of_stage("numerics", NUMERICS)
+    yield carried_out(data, given, spoiled("swap", of_stage("numerics", NUMERICS))), data / "artifacts"
+
+
+def report(result: TaskResult, store: Path) -> dict[str, Any]:
+    """The numerics report that an attempt left."""
+    (kept,) = [artifact for artifact in result.artifacts if artifact.name == "numerics.json"]
+    found: dict[str, Any] = json.loads(ArtifactStore(store).path(kept.sha256).read_text())
+    return found
+
+
+def test_ranks_compute_what_one_process_does(right_and_swapped: tuple[list[TaskResult], Path]) -> None:
+    (right, _), _ = right_and_swapped
+    assert right.failure is None
+    (perplexity,) = measured(right, "perplexity")
+    (reference,) = measured(right, "reference_perplexity")
+    assert perplexity["samples"] == pytest.approx(reference["samples"], rel=0.01)
+    assert perplexity["tokens_scored"] == NUMERICS["windows"] * (NUMERICS["new_tokens"] + 1)
+
+
+def test_swapped_shards_are_wrong_numbers(right_and_swapped: tuple[list[TaskResult], Path]) -> None:
+    """At the widest tolerance too, or they would pass in another precision."""
+    (_, swapped), store = right_and_swapped
+    assert swapped.failure
+    assert swapped.failure.kind is FailureKind.WRONG_NUMBERS
+    found = report(swapped, store)
+    assert found["finite"]
+    assert all(gate(found, precision, NUMERICS["max_perplexity_increase_percent"]) for precision in Precision)
+
+
+def test_eight_ranks_of_two_nodes_are_timed_as_one(tmp_path: Path) -> None:
+    first, second = carried_out(tmp_path, *halves(of_stage("benchmark", {**BENCHMARK, "tp": 8, "nodes": 2})))
+    assert (first.failure, second.failure) == (None, None)
+    assert (second.measurements, [kept.kind for kept in second.artifacts]) == ((), ["log"])
+    assert [kept.name for kept in first.artifacts] == ["benchmark.json", first.attempt + ".log"]
+    for metric in ("ttft_ms", "itl_ms"):
+        (found,) = measured(first, metric)
+        assert [rank["rank"] for rank in found["ranks"]] == list(range(8))
+        assert found["samples"] == tuple(map(max, zip(*(rank["samples"] for rank in found["ranks"]), strict=True)))
+        assert (len(found["samples"]), len(found["warmup_ms"])) == (2, 1)
+        assert (found["batch"], found["prompt_tokens"], found["backend"]) == (1, 32, "gloo")
+    assert [result.environment["PET_NODE_RANK"] for result in (first, second)] == ["0", "1"]
+
+
+def test_a_rank_that_fails_ends_the_ranks_of_both_nodes(tmp_path: Path) -> None:
+    """And both say what the first one that failed said; nobody waits longer for a peer that hangs than was given."""
+    for by_fault in told_on_nodes(tmp_path):
+        assert by_fault["fail"] == (1, "rank 1 of 2: ArithmeticError: no such number")
+        assert by_fault["kill"] == (1, "rank 1 of 2 was ended by SIGKILL, as the kernel does when it is out of memory")
+        assert by_fault["hang"][0] == EXIT_PEERS_LOST
+        assert by_fault["hang"][1].startswith("rank 0 of 2: RuntimeError: ")
+        assert by_fault["refuse"] == (EXIT_BAD_INPUT, "no use")
+    assert not living("tests.integration.spoiled_ranks")
+
+
+def told_on_nodes(folder: Path) -> list[dict[str, tuple[int, str]]]:
+    """For each node, what is said there of every fault of spoiled_ranks."""
+    (command,) = spoiled("all", of_stage("numerics", NUMERICS)).commands
+    gangs = [given.gang for given in halves(of_stage("numerics", NUMERICS))]
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command.argv[1:]],
+            env={**os.environ, **environment((), 1), **gang_variables(gang)},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for gang in gangs
+    ]
+    lines = [process.communicate()[0].splitlines() for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    found = [[json.loads(line) for line in of_node if line.startswith("{")] for of_node in lines]
+    return [{told["fault"]: (told["code"], told["message"]) for told in of_node} for of_node in found]
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        (1, "rank 1 of 2: ArithmeticError: no such number", FailureKind.TOOL_FAILED),
+        (1, "rank 1 of 2 was ended by SIGKILL, as the kernel does when it is out of memory", FailureKind.OUT_OF_MEMORY),
+        (EXIT_PEERS_LOST, "rank 0 of 2: RuntimeError: Timed out waiting", FailureKind.NODE_LOST),
+        (EXIT_BAD_INPUT, "no use", FailureKind.BAD_INPUT),
+    ],
+)
+def test_what_ranks_die_of_has_a_kind(code: int, message: str, kind: FailureKind) -> None:
+    failure = of_process(Process(("python",), code, 1.0, 0), "python", f"loading\nerror: {message}\n")
+    assert failure.kind is kind
+    assert message in failure.message
+
+
+def test_every_engine_does_stages_that_there_are() -> None:
+    assert set(ENGINES) == set(Engine)
+    for stages in ENGINES.values():
+        assert all(stage.name == name for name, stage in stages.items())
+        assert all(need in stages for stage in stages.values() for need in stage.needs)
