@@ -1,11 +1,11 @@
 """Noticing that somebody wrote: told by the server on Postgres, looked for all the time on SQLite."""
 
 import os
-import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from sqlalchemy import Engine
@@ -77,10 +77,13 @@ class ServerWatch(Watch):
                 connection.invalidate()
 
     def _listen(self, connection: Any) -> None:
-        while not self._stop.is_set():
-            self._wake()
-            while not self._heard(connection) and not self._stop.is_set():
-                select.select([connection, self._stopped], [], [])
+        with DefaultSelector() as selector:
+            selector.register(connection, EVENT_READ)
+            selector.register(self._stopped, EVENT_READ)
+            while not self._stop.is_set():
+                self._wake()
+                while not self._heard(connection) and not self._stop.is_set():
+                    selector.select()
 
     def _heard(self, connection: Any) -> bool:
         """Whether somebody wrote since the last call."""

@@ -159,8 +159,8 @@ def test_a_watch_outlives_a_restart_of_the_server(postgres: PostgresServer) -> N
     woken = threading.Event()
     with postgres.new_database() as url, open_database(url, create=False) as database, database.watch(woken.set):
         assert woken.wait(DEADLINE_S)
-        postgres.restart()
         woken.clear()
+        postgres.restart()
         assert woken.wait(DEADLINE_S), "it wakes when the server is back: who knows what was missed"
         woken.clear()
         submit(Store(database))
