@@ -44,6 +44,7 @@ class NodeRow:
     closed: str | None  #: draining, handing_back or quarantined
     closed_why: str | None
     closed_at: datetime | None
+    refuses_why: str | None  #: why it takes nothing now, as far as it or the head can tell by itself
     checks: tuple[Check, ...]
     devices: tuple[DeviceRow, ...]  #: by kind and index
 

@@ -21,8 +21,8 @@ class Closed(StrEnum):
     QUARANTINED = "quarantined"  #: it was found unfit
 
 
-def see(connection: Connection, at: datetime, found: Sequence[Node]) -> None:
-    """Remember nodes as they describe themselves; the others are not up."""
+def see(connection: Connection, at: datetime, found: Sequence[Node], refusing: Mapping[str, str]) -> None:
+    """Remember nodes as they describe themselves, and why some take nothing now; the others are not up."""
     names = {node.id for node in found}
     was = {
         row.id: row for row in connection.execute(select(tables.nodes).order_by(tables.nodes.c.id).with_for_update())
@@ -30,7 +30,7 @@ def see(connection: Connection, at: datetime, found: Sequence[Node]) -> None:
     gone = [{"_id": name} for name, row in was.items() if row.is_up and name not in names]
     if gone:
         connection.execute(update(tables.nodes).where(tables.nodes.c.id == bindparam("_id")).values(is_up=False), gone)
-    rows = {node.id: _node_row(at, node) for node in found}
+    rows = {node.id: _node_row(at, node) | {"refuses_why": refusing.get(node.id)} for node in found}
     _write(connection, tables.nodes, [row | {"first_seen_at": at} for name, row in rows.items() if name not in was])
     _rewrite(connection, tables.nodes, ["id"], [row for name, row in rows.items() if name in was])
     _see_devices(connection, found)

@@ -210,10 +210,13 @@ class Store:
         with self._writing() as (connection, now):
             return requests.retry(connection, now, name)
 
-    def see_nodes(self, found: Sequence[Node]) -> None:
-        """Remember nodes and their devices as they describe themselves; all others are down."""
+    def see_nodes(self, found: Sequence[Node], refusing: Mapping[str, str] | None = None) -> None:
+        """Remember nodes and their devices as they describe themselves; all others are down.
+
+        `refusing` are those of them that take nothing now, each with the reason.
+        """
         with self._writing() as (connection, now):
-            nodes.see(connection, now, found)
+            nodes.see(connection, now, found, refusing or {})
 
     def close_node(self, name: str, how: Closed, why: str) -> None:
         """Have nothing new started on a node; raises NotFound."""

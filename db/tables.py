@@ -244,6 +244,7 @@ nodes = Table(
     Column("closed", String),  #: draining, handing_back or quarantined: nothing new is started on it
     Column("closed_why", Told),
     Column("closed_at", Moment),
+    Column("refuses_why", Told),  #: why it takes nothing now, by what it or the head finds; none: it does
     Column("checks", JSON, nullable=False),  #: what the last check of its settings found
 )
 

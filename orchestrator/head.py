@@ -152,7 +152,7 @@ class Head:
         """Let the scheduler decide, and carry it out; what somebody else changed meanwhile is left to the next step."""
         nodes, closed = self.executor.nodes(), self.executor.closed()
         self._world = (tuple(nodes), dict(closed))
-        self._upkeep.see(nodes)
+        self._upkeep.see(nodes, closed)
         seen = replace(snapshot, closed={**self._running.closed_by_strays(snapshot), **closed, **snapshot.closed})
         fresh: dict[str, TaskState] = {}
         while True:

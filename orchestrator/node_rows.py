@@ -38,10 +38,10 @@ def line(node: NodeRow) -> tuple[str, ...]:
 
 
 def state(node: NodeRow) -> str:
-    """Whether anything is started on it: up, down, or how it is closed."""
+    """Whether anything is started on it: up, down, refusing, or how it was closed."""
     if not node.is_up:
         return "down"
-    return node.closed or "up"
+    return node.closed or ("refusing" if node.refuses_why else "up")
 
 
 def devices_in_words(devices: Iterable[DeviceRow]) -> str:
@@ -63,6 +63,8 @@ def reasons(node: NodeRow) -> Iterator[str]:
     """Why it, or some of its devices, are not used."""
     if node.closed_why:
         yield node.closed_why
+    if node.is_up and node.refuses_why:
+        yield node.refuses_why
     for device in node.devices:
         if device.quarantined_why:
             yield f"{device.kind}:{device.index} is quarantined: {device.quarantined_why}"

@@ -1,6 +1,6 @@
 """What a head does beside running tasks: nodes as they come and go, jobs whose time is over, logs that are followed."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from db import reports
@@ -19,7 +19,7 @@ class Upkeep:
     store: Store
     executor: Executor
     clock: Callable[[], float]
-    _nodes: tuple[Node, ...] | None = None  #: as they were stored
+    _seen: object = None  #: nodes, and why some take nothing, as they were stored
     _see_again_at: float = 0.0
     _followed: Sequence[str] = ()
     _logs_at: float = 0.0  #: when logs are copied next
@@ -31,11 +31,12 @@ class Upkeep:
         """Whether somebody follows a log now."""
         return bool(self._followed)
 
-    def see(self, nodes: Sequence[Node]) -> None:
+    def see(self, nodes: Sequence[Node], refusing: Mapping[str, str]) -> None:
         """Store the nodes where they changed, and now and then that they are still there."""
-        if tuple(nodes) != self._nodes or self.clock() >= self._see_again_at:
-            self.store.see_nodes(nodes)
-            self._nodes, self._see_again_at = tuple(nodes), self.clock() + SEEN_EVERY_S
+        found = (tuple(nodes), dict(refusing))
+        if found != self._seen or self.clock() >= self._see_again_at:
+            self.store.see_nodes(nodes, refusing)
+            self._seen, self._see_again_at = found, self.clock() + SEEN_EVERY_S
 
     def look(self) -> None:
         """See whose logs are followed."""

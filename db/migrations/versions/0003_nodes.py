@@ -105,6 +105,7 @@ def _make_nodes() -> None:
         sa.Column("closed", sa.String),
         sa.Column("closed_why", sa.Text),
         sa.Column("closed_at", MOMENT),
+        sa.Column("refuses_why", sa.Text),
         sa.Column("checks", sa.JSON, nullable=False),
     )
     op.create_table(
