@@ -64,6 +64,6 @@ def store(database: Database) -> Store:
 
 @pytest.fixture
 def clocked(database: Database) -> Store:
-    """A store whose time goes on a minute with every write, from noon."""
+    """A store whose time goes on a minute with every write and every snapshot, from noon."""
     minutes = iter(range(10_000))
     return Store(database, lambda: NOON + timedelta(minutes=next(minutes)))

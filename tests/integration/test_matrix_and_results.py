@@ -197,7 +197,7 @@ Filtered = Callable[[Database, str, str], int]
         (1, lambda database, first, second: len(results(database, metric="*_s"))),
         (3, lambda database, first, second: len(results(database, model="tiny-*", variant="*TP1", target="cpu"))),
         (0, lambda database, first, second: len(results(database, target="mi300x"))),
-        (2, lambda database, first, second: len(results(database, since=NOON + timedelta(minutes=5)))),
+        (2, lambda database, first, second: len(results(database, since=NOON + timedelta(minutes=6)))),
         (0, lambda database, first, second: len(results(database, since=NOON + timedelta(hours=5)))),
         (2, lambda database, first, second: len(results(database, limit=2))),
         (4, lambda database, first, second: len(artifacts(database))),
