@@ -7,6 +7,7 @@ from jobs.targets import TARGETS
 from jobs.task import GIB, Command, Resources
 
 RANK_BYTES = GIB // 4  #: of a rank's own memory, without its shard; the interpreter and its modules are shared
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  #: or a rank that is called off warns of it with a C++ stack
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:
@@ -42,7 +43,8 @@ def ranks(name: str, settings: Settings, *flags: str) -> Command:
             *map(str, settings["prompt_tokens"]),
             f"--new-tokens={settings['new_tokens']}",
             *flags,
-        )
+        ),
+        QUIET,
     )
 
 
