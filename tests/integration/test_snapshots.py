@@ -68,7 +68,7 @@ def test_whatever_anybody_writes_shows_in_the_next_snapshot(database: Database, 
     """One store looks all the time, others write whatever there is to write."""
     random, looking = Random(3), Store(database, clock)
     states, avoiding = set(), 0
-    for _ in range(160):
+    for _ in range(100):
         step(Store(database, clock), random)
         clock.passes(seconds=1)
         seen = looking.snapshot()
