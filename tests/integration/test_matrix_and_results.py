@@ -62,6 +62,18 @@ def test_a_jobs_matrix_has_a_row_a_variant_and_target_in_the_order_of_the_plan(
     assert (rows[0].stages["compile"].state, rows[0].stages["compile"].metrics) == ("pending", ())
 
 
+def test_rows_and_results_say_the_engine_and_its_nodes(database: Database, store: Store) -> None:
+    variants = {"engine": ["iree", "torch"], "nodes": [1, 2], "tp": 2, "exclude": [{"engine": "iree", "nodes": 2}]}
+    job = submit(store, variants=variants, stages=["export", "compile", "benchmark"])
+    wanted = [("iree", 1), ("torch", 1), ("torch", 2)]
+    for rows in (matrix(database, job=job), matrix(database)):
+        assert [(row.engine, row.nodes) for row in rows] == wanted
+        assert [list(row.stages) for row in rows] == [["export", "compile", "benchmark"], ["benchmark"], ["benchmark"]]
+    for task in tasks_of(database, job, "benchmark"):
+        succeed(store, task, measurements=[ttft(1.0)])
+    assert sorted((row.engine, row.nodes) for row in results(database)) == wanted
+
+
 def test_a_cell_says_why_it_is_not_green(database: Database, clocked: Store) -> None:
     job = submit(clocked)
     fail(clocked, f"{job}-01")
@@ -148,7 +160,7 @@ def test_a_result_has_its_samples_unit_and_everything_it_was_measured_under(data
     compile_s, row = results(database)
     assert (row.job, row.task, row.attempt, row.stage) == (job, task, f"{task}-1", "compile")
     assert (row.model, row.variant, row.target) == ("tiny-llama", "tiny-llama-FP16-decomposed-TP2", "cpu")
-    assert (row.precision, row.attention, row.tp) == ("f16", "eager", 2)
+    assert (row.precision, row.attention, row.tp, row.engine, row.nodes) == ("f16", "eager", 2, "iree", 1)
     assert (row.metric, row.unit, row.median, row.samples) == ("ttft_ms", "ms", 2.5, (3.0, 1.0, 2.5))
     assert (row.batch, row.prompt_tokens, row.context) == (1, 64, NUMBERS[0].context)
     assert (row.node, row.toolchain, row.versions) == ("a", "default", {"torch": "2.13.1"})

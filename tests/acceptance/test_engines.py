@@ -1,0 +1,30 @@
+"""Two engines in one job: the same model in the same matrix."""
+
+import json
+
+from tests.acceptance.haloctl import Haloctl
+from tests.acceptance.jobs import EVERYTHING, REPETITIONS
+
+ENGINES = {**EVERYTHING, "name": "engines"}
+ENGINES["variants"] = {"precision": "f16", "tp": 2, "target": "cpu", "engine": ["iree", "torch"]}
+DASH = "\N{EN DASH}"
+
+
+def test_both_engines_are_timed_and_checked_side_by_side(copied: Haloctl) -> None:
+    """What the engine iree exports and compiles is taken over from the job before."""
+    done = copied.run("submit", copied.job(**ENGINES), "--wait")
+    assert done.code == 0, done.err
+    job = next(job["job"] for job in copied.json("list") if job["name"] == "engines")
+    compiled, ranks = copied.json("matrix", job)
+    assert [(row["engine"], row["nodes"]) for row in (compiled, ranks)] == [("iree", 1), ("torch", 1)]
+    assert list(ranks["stages"]) == ["numerics", "benchmark"]
+    assert [cell["state"] for cell in ranks["stages"].values()] == ["succeeded", "succeeded"]
+    (shown,) = (line for line in done.out.splitlines() if line.startswith("tiny-llama-FP16-TP2-torch"))
+    assert shown.split()[1:7] == ["cpu", DASH, DASH, DASH, "PASS", "ppl"]
+    assert "PASS TTFT" in shown
+    for metric in ("ttft_ms", "itl_ms"):
+        timed = json.loads(copied.answer("results", "--job", job, "--metric", metric, "--json"))
+        assert {(row["engine"], len(row["samples"])) for row in timed} == {
+            ("iree", REPETITIONS),
+            ("torch", REPETITIONS),
+        }
