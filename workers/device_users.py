@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.processes import ATTEMPT_VARIABLE, SWEEP_PAUSE_S
+from workers.processes import ATTEMPT_VARIABLE, KEEPER, SWEEP_PAUSE_S
 
 PROC = Path("/proc")
 LOOKS = 3  #: at who is above a process, before it is left alone
@@ -18,8 +18,8 @@ SWEEP_S = 5.0  #: a killed process that hangs in its driver may stay for longer
 #: Device files that programs open to compute. A monitor opens some too, and a program that was told to use one GPU
 #: often opens those of all.
 COMPUTE_FILES = {"amd": re.compile(r"/dev/kfd"), "nvidia": re.compile(r"/dev/nvidia\d+")}
-#: In the command line of every process that watches over an attempt's (workers.processes).
-WATCHER = re.compile(rb"\bimport (?:guard; guard|keeper; keeper)\.main\(\)")
+#: In the command line of every process that watches over an attempt's.
+WATCHER = KEEPER[KEEPER.index("-c") + 1].encode()
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _is_watched(pid: int) -> bool:
     """Whether one of those above watches over it; also where those above change too fast to be sure."""
     for _ in range(LOOKS):
         above = list(_and_above(pid))
-        if any(WATCHER.search(line) for line in above if line):
+        if any(WATCHER in line for line in above if line):
             return True
         if None not in above:
             return False

@@ -157,13 +157,16 @@ def test_memory_that_nobody_admits_to_makes_a_gpu_unfit(amd: Drivers, tmp_path: 
     assert "3.0 GiB of it are in use: no process is told of" in message(result)
 
 
-def test_memory_that_comes_back_in_time_is_waited_for(amd: Drivers, tmp_path: Path) -> None:
+def test_memory_that_comes_back_in_time_is_waited_for(
+    amd: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitness, "BEFORE_S", DEADLINE_S)
     amd.slow_looks = 3
     amd.write()
     assert carried_out(tmp_path, on_gpu("mi300x")).failure is None
     amd.slow_looks = 3
     amd.write()
-    assert fitness.after(on_gpu("mi300x")) == ()
+    assert fitness.after(on_gpu("mi300x"), DEADLINE_S) == ()
 
 
 def test_a_gpu_that_the_driver_lost_is_unfit(drivers: Drivers, kind: str, tmp_path: Path) -> None:
