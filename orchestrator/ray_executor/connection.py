@@ -195,8 +195,9 @@ class Connection:
         if ray is None:
             return
         assert self._control
-        with suppress(ClusterUnreachable):
-            self._control.ask(lambda: None, ASIDE_S)  # what is to be tidied up
+        if self.address:
+            with suppress(ClusterUnreachable):
+                self._control.ask(lambda: None, ASIDE_S)  # what is to be tidied up
         self._control.close()
         self._store = self._control = None
         ray.shutdown()

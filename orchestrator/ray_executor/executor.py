@@ -3,43 +3,39 @@
 import math
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from db.store import RunningAttempt
 from jobs.errors import ClusterUnreachable
-from jobs.state import Failure, FailureKind
+from jobs.state import FailureKind
 from jobs.task import Attempt, LogChunk, Node, TaskResult
 from jobs.toolchains import Toolchain
+from orchestrator.ray_executor.book import Book
 from orchestrator.ray_executor.connection import LOCAL, Connection, RayNode, reason_of
 from orchestrator.ray_executor.groups import Groups, shape_of
 from orchestrator.ray_executor.handed import Handed, share
 from orchestrator.ray_executor.line import Event, Line
-from orchestrator.ray_executor.renewing import Renewing
-from workers import store_mark
-from workers.agent import clock
+from orchestrator.ray_executor.lines import Lines
+from orchestrator.ray_executor.logs import Logs
+from orchestrator.ray_executor.sameness import Sameness
 from workers.devices import describe_node
-from workers.environment import probe_toolchain
 from workers.orders import Order, Post, Report, Superseded
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 LEASE_S = 15.0  #: an agent that has not heard of its head for so long ends all that it runs, and itself
 MARGIN_S = 3.0  #: after which nothing of it is left
 FIRST_ANSWERS_S = 10.0  #: what agents get to answer a head that begins to lead
 LOCAL_ANSWER_S = 60.0  #: what a local Ray takes at most to start an agent
-STOP_S = 30.0
 PORT_S = 5.0
-GONE = "nobody runs it any more: whoever led was gone"
+STOP_S = 30.0
+LONGEST_WAIT_S = 1.0  #: between looks at the time
 
 
 class RayExecutor:
     """Implements `orchestrator.executor.Executor`, on a local Ray or on the cluster at `address`.
 
-    Everything but the callbacks that make events happens in the thread that calls: nothing here is locked.
+    All but the making of events and the renewing of leases happens in the thread that calls: nothing is locked.
     """
 
     def __init__(
@@ -54,22 +50,16 @@ class RayExecutor:
         """`artifacts` is the store that all nodes share, by default in `data`; `toolchain` is what nodes must have,
         by default what is installed here."""
         self._data, self._address = data.absolute(), address
-        self._artifacts = (artifacts or data / "artifacts").absolute()
-        self._toolchain = toolchain
-        self._mark: str | None = None
-        self._lease_s, self._margin_s = (lease_s if address else math.inf), margin_s
+        self._sameness = Sameness(self._data, (artifacts or data / "artifacts").absolute(), toolchain)
+        self._lease_s = lease_s if address else math.inf
+        self._longest_silence_s = self._lease_s + margin_s
         self._term = 0
         self._connection = Connection(self._data, address, self._describe)
         self._groups = Groups(self._connection)
+        self._book = Book(self._end_rest, lambda handed: self._release(handed.group))
+        self._lines = Lines(self._connection, self._lease_s, self._post, self._tell, self._book.end_gangs_on)
         self._described: Node | None = None  #: this machine, while no local agent does it
-        self._lines: dict[str, Line] = {}  #: by node
-        self._renewing: Renewing | None = None
-        self._heard_at: dict[str, float] = {}  #: by node: when its agent last answered, as far as that is over
-        self._handed: dict[str, Handed] = {}  #: not collected yet
-        self._done: list[TaskResult] = []  #: for the next `collect`
-        self._collected: list[Handed] = []  #: by the latest one
-        self._offsets: dict[str, int] = {}  #: of followed logs
-        self._chunks: list[LogChunk] = []
+        self._logs = Logs()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wake: Callable[[], None] = _nobody
         self._superseded: Superseded | None = None
@@ -77,17 +67,16 @@ class RayExecutor:
     def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
         """Ask the agents that are there what they have; a local Ray ends with whoever started it."""
         self._term, self._superseded = term, None
-        self._handed = {one.id: Handed(one.id, one.epoch, [place.node for place in one.places]) for one in known}
+        self._book.take_over(known)
+        self._lines.await_answers_of(self._book.nodes)
         if not self._address:
-            for handed in list(self._handed.values()):
-                self._lose(handed, handed.nodes, FailureKind.LEASE_LOST, GONE)
+            for node in self._book.nodes:
+                self._book.lose_all_on(node, "nobody runs it any more: whoever led was gone", FailureKind.LEASE_LOST)
             return
-        self._heard_at = {node: clock() for handed in self._handed.values() for node in handed.nodes}
-        self.nodes()
-        self._await(lambda: all(line.is_ready for line in self._lines.values()), FIRST_ANSWERS_S)
-        if all(line.is_ready for line in self._lines.values()):
-            needed = [group for line in self._lines.values() if line.report for group in line.report.has.values()]
-            self._groups.drop_unknown([group for group in needed if group])
+        self._follow_members()
+        self._await(lambda: self._lines.are_ready, FIRST_ANSWERS_S)
+        if self._lines.are_ready:
+            self._groups.drop_unknown({handed.group for handed in self._book.handed.values() if handed.group})
 
     def wakes(self, wake: Callable[[], None]) -> None:
         """`wake` is called from Ray's threads."""
@@ -98,30 +87,30 @@ class RayExecutor:
         if self._address:
             self._follow_members()
             self._groups.drop_idle()
-            return [line.described for line in self._lines.values() if line.is_ready]
+            return [line.described for line in self._lines if self._lines.ready(line.node)]
         if self._connection.is_open:
             with suppress(ClusterUnreachable):  # then what it ran is lost, and the next attempt starts another one
                 self._follow_members()
-        local = self._lines.get(LOCAL)
-        return [local.described if local and local.is_ready else self._describe()]
+        local = self._lines.ready(LOCAL)
+        return [local.described if local else self._describe()]
 
     def closed(self) -> Mapping[str, str]:
         """Nodes that drain, lack the head's artifact store, or differ from the head in what is installed."""
         found = {}
-        for node, line in self._lines.items():
-            if line.report and (reason := line.closed or self._difference(line.report.toolchain)):
-                found[node] = reason
+        for line in self._lines:
+            if line.report and (reason := line.closed or self._sameness.difference(line.report.toolchain)):
+                found[line.node] = reason
         return found
 
     def open(self) -> None:
         """Start or join Ray, with an agent on every node."""
-        if self._lines and all(line.is_ready for line in self._lines.values()):
+        if self._lines.by_node and self._lines.are_ready:
             return
         self._follow_members()
         if not self._address:
-            self._await(lambda: LOCAL in self._lines and self._lines[LOCAL].is_ready, LOCAL_ANSWER_S)
-            if not self._lines:
-                raise ClusterUnreachable("the local Ray", "its agent ended as soon as it was started")
+            self._await(lambda: self._lines.ready(LOCAL) is not None or not self._lines.by_node, LOCAL_ANSWER_S)
+            if self._lines.ready(LOCAL) is None:
+                raise ClusterUnreachable("the local Ray", "its agent does not start; Ray's logs say why")
 
     def start(self, attempts: Sequence[Attempt]) -> dict[str, str]:
         """Hold the devices in Ray's books, then hand the attempts to their nodes' agents: all of a gang's, or none."""
@@ -129,70 +118,62 @@ class RayExecutor:
             self.open()
         self._hear()
         refused = {attempt.id: reason for attempt in attempts if (reason := self._obstacle(attempt))}
-        wanted = [attempt for attempt in attempts if attempt.id not in refused]
-        groups = self._hold(wanted)
+        groups = self._hold([attempt for attempt in attempts if attempt.id not in refused])
         orders: dict[str, list[Order]] = {}
-        for attempt in wanted:
-            if self._address and attempt.id not in groups:
-                refused[attempt.id] = f"Ray has no room for it on {_listed(attempt)}: somebody else holds what it needs"
-                continue
+        for attempt in attempts:
             group = groups.get(attempt.id)
-            try:
-                shares = self._shares(attempt)
-            except ClusterUnreachable as error:
-                refused[attempt.id] = str(error)
+            if attempt.id not in refused and self._address and group is None:
+                nodes = ", ".join(place.node for place in attempt.places)
+                refused[attempt.id] = f"Ray has no room on {nodes}: somebody else holds what looked free"
+            if attempt.id not in refused and (reason := self._hand_over(attempt, group, orders)):
+                refused[attempt.id] = reason
                 self._release(group)
-                continue
-            nodes = [place.node for place in attempt.places]
-            self._handed[attempt.id] = Handed(attempt.id, attempt.epoch, nodes, group)
-            for node, part in zip(nodes, shares, strict=True):
-                orders.setdefault(node, []).append(Order(part, group))
         for node, given in orders.items():
-            self._lines[node].start(given)
+            self._lines.by_node[node].start(given)
         return refused
 
     def running(self) -> set[str]:
         """Ids of the attempts whose results were not collected yet."""
-        return set(self._handed)
+        return set(self._book.handed)
 
     def collect(self, wait_s: float) -> list[TaskResult]:
         """Results of all agents, and the losses of those that are silent for longer than their lease."""
-        self._acknowledge()
+        for handed in self._book.stored():
+            for node in handed.nodes:
+                if node in self._lines.by_node:
+                    self._lines.by_node[node].forget([handed.id])
         self._tend()
-        self._await(lambda: bool(self._done), wait_s)
-        found, self._done = self._done, []
-        self._collected = [self._handed.pop(result.attempt) for result in found]
-        return found
+        self._await(lambda: self._book.has_results, wait_s)
+        return self._book.collect()
 
     def cancel(self, attempt: str) -> None:
         """Ask the agents; they answer with results when everything has ended."""
-        handed = self._handed.get(attempt)
+        handed = self._book.handed.get(attempt)
         if handed:
-            handed.is_ending = True
-            self._cancel_rest(handed)
+            self._book.end(handed)
 
     def follow(self, attempts: Collection[str]) -> list[LogChunk]:
-        """Through the agents, whose answers the next call gives; of a gang the log of its first node."""
+        """Through the agents, whose answers a later call gives; of a gang the log of its first node."""
         self._hear()
-        self._offsets = {attempt: self._offsets.get(attempt, 0) for attempt in attempts if attempt in self._handed}
-        for node, line in self._lines.items():
-            wanted = {one: at for one, at in self._offsets.items() if self._handed[one].nodes[0] == node}
+        handed = self._book.handed
+        self._logs.follow(one for one in attempts if one in handed)
+        for line in self._lines:
+            wanted = {one: offset for one, offset in self._logs.offsets.items() if handed[one].nodes[0] == line.node}
             if wanted and line.is_ready:
                 line.read_logs(wanted)
-        found, self._chunks = self._chunks, []
-        return found
+        return self._logs.taken()
 
     def leave(self) -> None:
         """Leave the cluster as it is; a local Ray can't be left."""
-        if not self._address:
-            self.close()
-        else:
+        if self._address:
             self._disconnect()
+        else:
+            self.close()
 
     def close(self) -> None:
         """End all attempts and agents, then the local Ray or the connection."""
         if self._connection.is_open:
-            stops = [(line, line.stop(STOP_S)) for line in self._lines.values() if line.is_ready]
+            stops = [(line, line.stop(STOP_S)) for line in self._lines if line.is_ready]
             deadline = time.monotonic() + STOP_S + 1
             for line, stop in stops:
                 with suppress(Exception):  # gone, or another head's
@@ -200,8 +181,7 @@ class RayExecutor:
                     self._connection.kill(line.agent)
             self._groups.drop_all()
         self._disconnect()
-        self._handed.clear()
-        self._done.clear()
+        self._book.take_over([])
 
     def _describe(self) -> Node:
         if self._described is None:
@@ -209,11 +189,7 @@ class RayExecutor:
         return self._described
 
     def _disconnect(self) -> None:
-        if self._renewing:
-            self._renewing.close()
-            self._renewing = None
-        for node in list(self._lines):
-            self._lose_line(node)
+        self._lines.close()
         self._groups.forget()
         self._connection.close()
 
@@ -228,33 +204,17 @@ class RayExecutor:
             if was_open and not (self._address and self._connection.is_open):
                 self._lose_ray(error)
             raise
-        if self._address and self._renewing is None:
-            self._renewing = Renewing(self._lease_s, self._lines.values)
         self._hear()
-        for node, line in list(self._lines.items()):
-            if node not in members or (line.report and line.report.raylet != members[node].id):
-                if node in members:
-                    self._connection.kill(line.agent)
-                self._lose_line(node)
-        for node, member in members.items():
-            if node not in self._lines:
-                self._lines[node] = Line(node, self._connection.agent(self._post(node, member)), self._term, self._tell)
+        self._lines.follow(members, self._term)
         self._tend()
 
     def _post(self, node: str, member: RayNode) -> Post:
+        """What the agent of a node is told."""
+        artifacts = self._sameness.artifacts
         if not self._address:
-            return Post(node, self._data, self._artifacts, raylet=member.id)
-        if self._mark is None:
-            self._mark = store_mark.make(self._artifacts)
-        return Post(node, self._data, self._artifacts, self._mark, member.address, self._lease_s, member.id, True)
-
-    def _difference(self, theirs: Toolchain) -> str | None:
-        """What is installed on a node otherwise than it is for the head, if anything."""
-        if not self._address:
-            return None
-        if self._toolchain is None:
-            self._toolchain = probe_toolchain(self._data / "cache")
-        return difference(self._toolchain, theirs)
+            return Post(node, self._data, artifacts, raylet=member.id)
+        mark = self._sameness.mark
+        return Post(node, self._data, artifacts, mark, member.address, self._lease_s, member.id, is_member=True)
 
     def _tell(self, event: Event) -> None:
         """Called from any thread."""
@@ -267,7 +227,7 @@ class RayExecutor:
         deadline = time.monotonic() + wait_s
         while not is_over() and (left_s := deadline - time.monotonic()) > 0:
             with suppress(queue.Empty):
-                self._take(self._events.get(timeout=min(left_s, 1.0)))
+                self._take(self._events.get(timeout=min(left_s, LONGEST_WAIT_S)))
             self._tend()
 
     def _hear(self) -> None:
@@ -276,137 +236,89 @@ class RayExecutor:
             while True:
                 self._take(self._events.get_nowait())
 
+    def _tend(self) -> None:
+        """Ask agents again that did not answer; give up nodes that are silent for longer than a lease lasts."""
+        self._hear()
+        self._lines.tend(self._book.expected)
+        for line in self._lines:
+            if line.is_lost(self._longest_silence_s):
+                self._lines.end_agent(line.node)
+        for node in self._book.nodes:
+            if self._lines.silence_s(node) > self._longest_silence_s:
+                self._book.lose_all_on(node, f"node {node} has not answered for {self._longest_silence_s:g} s")
+
     def _take(self, event: Event) -> None:
         line = event.line
-        if self._lines.get(line.node) is not line:
+        if self._lines.by_node.get(line.node) is not line:
             return  # of an agent that was given up
-        self._heard_at[line.node] = max(line.heard_at, self._heard_at.get(line.node, 0.0))
+        self._lines.hear(line)
         if event.error is not None:
-            self._take_error(event, event.error)
+            self._take_error(line, event.error)
             return
         match event.call:
             case "obey":
                 self._adopt(line, event.answer)
             case "start":
+                self._see_begun(line, event.about)
                 self._lose_unknown(line.node, event.answer)
             case "poll":
-                for result in event.answer.results:
-                    self._take_result(line.node, result)
+                self._take_results(line, event.answer.results)
                 line.polled(event.answer)
                 line.poll()
             case "read_logs":
-                for chunk, end in event.answer:
-                    if self._offsets.get(chunk.attempt) == chunk.offset:
-                        self._offsets[chunk.attempt] = end
-                        self._chunks.append(chunk)
+                self._logs.add(event.answer)
 
-    def _take_error(self, event: Event, error: BaseException) -> None:
+    def _take_error(self, line: Line, error: BaseException) -> None:
         if isinstance(error, Superseded):
             self._superseded = error
         elif self._connection.is_dead(error):
-            self._lose_line(event.line.node)
+            self._lines.lose(line.node)
         else:
-            event.line.is_silent()
+            line.is_silent()
 
     def _adopt(self, line: Line, report: Report) -> None:
-        """An agent obeys: what it has runs on, and what it lacks is lost."""
+        """An agent obeys: what it has goes on, and what it lacks is lost."""
         line.obeys(report)
-        expected = [one for one in self._handed.values() if one.is_open_on(line.node)]
-        for handed in expected:
-            if handed.id in report.has:
-                handed.group = handed.group or report.has[handed.id]
-                if handed.is_ending:
-                    line.cancel([handed.id])
-        self._lose_unknown(line.node, [handed.id for handed in expected if handed.id not in report.has])
+        for attempt, group in report.has.items():
+            if handed := self._book.handed.get(attempt):
+                handed.group = handed.group or group
+        self._see_begun(line, list(report.has))
+        self._lose_unknown(line.node, [one.id for one in self._book.open_on(line.node) if one.id not in report.has])
 
-    def _expected(self, node: str) -> Mapping[str, int]:
-        return {one.id: one.epoch for one in self._handed.values() if one.is_open_on(node)}
-
-    def _take_result(self, node: str, result: TaskResult) -> None:
-        handed = self._handed.get(result.attempt)
-        if handed is None or not handed.is_open_on(node) or handed.epoch != result.epoch:
-            self._lines[node].forget([result.attempt])
-            return
-        handed.take(node, result)
-        if not handed.open_nodes:
-            self._done.append(handed.merged())
-            self._release(handed.group)
-        elif result.failure and not handed.is_ending:
-            handed.is_ending = True
-            self._cancel_rest(handed)
-
-    def _cancel_rest(self, handed: Handed) -> None:
-        for node in handed.open_nodes:
-            line = self._lines.get(node)
-            if line and line.is_ready:
+    def _see_begun(self, line: Line, attempts: Sequence[str]) -> None:
+        """An agent has these: their ends may have been asked for before it could be told."""
+        for handed in [self._book.handed[attempt] for attempt in attempts if attempt in self._book.handed]:
+            handed.begun_on.add(line.node)
+            if handed.is_ending:
                 line.cancel([handed.id])
 
-    def _acknowledge(self) -> None:
-        """What the latest `collect` returned is stored: agents may forget it."""
-        for handed in self._collected:
-            for node in handed.nodes:
-                if node in self._lines:
-                    self._lines[node].forget([handed.id])
-        self._collected = []
+    def _lose_unknown(self, node: str, attempts: Sequence[str]) -> None:
+        self._book.lose(attempts, node, f"the agent of node {node} was ended, and what it ran with it")
 
-    def _tend(self) -> None:
-        """Ask agents again that did not answer; give up what runs on nodes that are silent for longer than a lease."""
-        self._hear()
-        for node, line in list(self._lines.items()):
-            self._heard_at[node] = max(line.heard_at, self._heard_at.get(node, 0.0))
-            line.tend(lambda node=node: self._expected(node))  # type: ignore[misc]
-        silent_since = clock() - self._lease_s - self._margin_s
-        for node in {node for handed in self._handed.values() for node in handed.open_nodes}:
-            if self._heard_at.get(node, 0.0) < silent_since:
-                self._give_up(node)
+    def _take_results(self, line: Line, results: Sequence[TaskResult]) -> None:
+        for result in results:
+            if not self._book.take(line.node, result) and self._book.is_stored(result.attempt):
+                line.forget([result.attempt])
 
-    def _give_up(self, node: str) -> None:
-        """What ran there has ended by now; its agent is ended too, for another one to come."""
-        line = self._lines.get(node)
-        if line:
-            self._connection.kill(line.agent)
-            self._lose_line(node)
-        reason = f"node {node} has not answered for {self._lease_s + self._margin_s:g} s"
-        self._lose_all_on(node, reason)
+    def _end_rest(self, handed: Handed) -> None:
+        for node in handed.open_nodes:
+            if (line := self._lines.by_node.get(node)) and node in handed.begun_on:
+                line.cancel([handed.id])
 
-    def _lose_line(self, node: str) -> None:
-        """An agent is gone; what it ran is lost when another one says so, or when its lease is over.
-
-        The rest of its gangs is ended at once.
-        """
-        line = self._lines.pop(node)
-        self._heard_at[node] = max(line.heard_at, self._heard_at.get(node, 0.0))
-        for handed in self._handed.values():
-            if handed.is_open_on(node) and len(handed.nodes) > 1:
-                handed.is_ending = True
-                self._cancel_rest(handed)
+    def _release(self, group: str | None) -> None:
+        if group and self._connection.is_open:
+            self._groups.release(group)
 
     def _lose_ray(self, error: BaseException) -> None:
         """Ray is not what it was. Of a local one nothing is kept; in a cluster agents live on, and are looked for."""
         self._disconnect()
         if not self._address:
-            self._lose_all_on(LOCAL, f"node {LOCAL} stopped answering: {reason_of(error)}")
-
-    def _lose_all_on(self, node: str, reason: str) -> None:
-        for handed in [one for one in self._handed.values() if one.is_open_on(node)]:
-            self._lose(handed, [node], FailureKind.NODE_LOST, reason)
-
-    def _lose_unknown(self, node: str, attempts: Iterable[str]) -> None:
-        reason = f"the agent of node {node} was ended, and what it ran with it"
-        for attempt in attempts:
-            if attempt in self._handed:
-                self._lose(self._handed[attempt], [node], FailureKind.NODE_LOST, reason)
-
-    def _lose(self, handed: Handed, nodes: Sequence[str], kind: FailureKind, reason: str) -> None:
-        for node in nodes:
-            result = TaskResult(handed.id, handed.epoch, Failure(kind, reason))
-            if handed.is_open_on(node):
-                self._take_result(node, result)
+            self._book.lose_all_on(LOCAL, f"node {LOCAL} stopped answering: {reason_of(error)}")
 
     def _obstacle(self, attempt: Attempt) -> str | None:
         """Why an attempt can't be handed over, if so."""
         for place in attempt.places:
-            if place.node not in self._lines or not self._lines[place.node].is_ready:
+            if self._lines.ready(place.node) is None:
                 return f"node {place.node} does not answer"
         return None
 
@@ -417,44 +329,28 @@ class RayExecutor:
         return self._groups.hold({attempt.id: shape_of(attempt, self._raylets(attempt)) for attempt in attempts})
 
     def _raylets(self, attempt: Attempt) -> list[str]:
-        reports = [self._lines[place.node].report for place in attempt.places]
+        reports = [self._lines.by_node[place.node].report for place in attempt.places]
         return [report.raylet for report in reports if report]
 
-    def _release(self, group: str | None) -> None:
-        if group and self._connection.is_open:
-            self._groups.release(group)
+    def _hand_over(self, attempt: Attempt, group: str | None, orders: dict[str, list[Order]]) -> str | None:
+        """Write down what each node is to be handed; why that can't be, if so."""
+        try:
+            parts = self._parts(attempt)
+        except Exception as error:
+            return f"node {attempt.places[0].node} has no port for its gang: {reason_of(error)}"
+        nodes = [place.node for place in attempt.places]
+        self._book.handed[attempt.id] = Handed(attempt.id, attempt.epoch, nodes, group)
+        for node, part in zip(nodes, parts, strict=True):
+            orders.setdefault(node, []).append(Order(part, group))
+        return None
 
-    def _shares(self, attempt: Attempt) -> Sequence[Attempt]:
-        """What each node is handed. Raises ClusterUnreachable where the first node of a gang has no port to give."""
+    def _parts(self, attempt: Attempt) -> Sequence[Attempt]:
+        """What each node of an attempt is handed."""
         if len(attempt.places) == 1:
             return [attempt]
-        first = self._lines[attempt.places[0].node]
-        port = _answer(first.free_port(), first.node)
+        first = self._lines.by_node[attempt.places[0].node]
+        port = first.free_port().result(PORT_S)
         return [share(attempt, rank, first.described.address, port) for rank in range(len(attempt.places))]
-
-
-def difference(wanted: Toolchain, found: Toolchain) -> str | None:
-    """In what a node's toolchain is not the head's."""
-    packages = sorted(wanted.versions.keys() | found.versions.keys())
-    told = [
-        f"{package} is {found.versions.get(package, 'missing')}, not {wanted.versions.get(package, 'missing')}"
-        for package in packages
-        if found.versions.get(package) != wanted.versions.get(package)
-    ]
-    if wanted.programs != found.programs:
-        told.append("haloctl's stage programs are another version's")
-    return f"install there what the head has: {', '.join(told)}" if told else None
-
-
-def _answer(port: "Future[int]", node: str) -> int:
-    try:
-        return port.result(PORT_S)
-    except Exception as error:
-        raise ClusterUnreachable(f"node {node}", f"it does not answer: {reason_of(error)}") from error
-
-
-def _listed(attempt: Attempt) -> str:
-    return ", ".join(place.node for place in attempt.places)
 
 
 def _nobody() -> None:

@@ -19,7 +19,9 @@ class Handed:
     nodes: Sequence[str]  #: by rank
     group: str | None = None  #: what holds its devices in Ray's books
     is_ending: bool = False  #: its end was asked for
+    begun_on: set[str] = field(default_factory=set)  #: nodes that said that they have it; others can't end it yet
     results: dict[str, TaskResult] = field(default_factory=dict)  #: by node, as they came
+    lost_on: set[str] = field(default_factory=set)  #: nodes whose results are what became of them
 
     def is_open_on(self, node: str) -> bool:
         """Whether a node has still to tell what came of it."""

@@ -12,8 +12,9 @@ from workers.orders import Answer, Order, Report
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-LONG_POLL_S = 5.0  #: how long an agent may think about a poll when nothing has happened
+LONG_POLL_S = 20.0  #: how long an agent may think about a poll when nothing has happened
 RETRY_S = 1.0
+BEGINNING_S = 60.0  #: what a new agent may take until it answers first
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Line:
     tell: Callable[[Event], None]  #: called from any thread
     report: Report | None = None  #: None until the agent obeys, and after it did not answer
     closed: str | None = None
-    heard_at: float = field(default_factory=clock)  #: when the latest answer came
+    heard_at: float = 0.0  #: when the latest answer came
+    made_at: float = field(default_factory=clock)
     _their_clock: float = 0.0  #: in that answer
     _number: int = 0  #: of the latest result that came
     _under_way: set[str] = field(default_factory=set)  #: calls of which there is one at a time
@@ -49,19 +51,25 @@ class Line:
         """Whether the agent obeys, as far as is known."""
         return self.report is not None
 
+    def is_lost(self, longest_silence_s: float) -> bool:
+        """Whether the agent has not answered for so long that it is of no use."""
+        if self.heard_at:
+            return clock() - self.heard_at > longest_silence_s
+        return clock() - self.made_at > BEGINNING_S
+
     @property
     def described(self) -> Node:
         """The node of an agent that obeys."""
         assert self.report
         return self.report.node
 
-    def tend(self, expected: Callable[[], Mapping[str, int]]) -> None:
+    def tend(self, expected: Callable[[str], Mapping[str, int]]) -> None:
         """See to it that the agent obeys, and that it is asked for results."""
         if self.report:
             self.poll()
         elif "obey" not in self._under_way and clock() >= self._obey_again_at:
             self._obey_again_at = clock() + RETRY_S
-            self._only_one("obey", self.term, expected())
+            self._only_one("obey", self.term, expected(self.node))
 
     def obeys(self, report: Report) -> None:
         """The agent has answered so."""

@@ -40,18 +40,19 @@ class Cluster:
         (self.data / "logs").mkdir(exist_ok=True)
         self._head.ensure()
 
-    def join(self, name: str, **variables: str) -> None:
+    def join(self, name: str) -> None:
         """Start a node's raylet."""
         data = self.node_data(name)
         data.mkdir(parents=True, exist_ok=True)
         node = Node(name, name, CPUS, GIB, tuple(Device("cpu", index) for index in range(8)))
         folder = self._folders[name] = ray_commands.short_folder(data, "node")
         command = ray_commands.node_command(self.address, "127.0.0.1", node, folder)
-        environment = ray_commands.environment(folder, self.token) | {"HALOCTL_DATA": str(data)} | variables
+        inherited = {name: value for name, value in os.environ.items() if name not in ray_commands.LOOPBACK}
+        environment = ray_commands.environment(folder, self.token, inherited) | {"HALOCTL_DATA": str(data)}
         ray_start.start(command, environment, data / "ray.log", "the test's node")
 
     def control_store(self) -> psutil.Process:
-        return self._process(self.data / "ray" / "head", "gcs_server")
+        return self._process(ray_commands.short_folder(self.data, "head"), "gcs_server")
 
     def raylet(self, name: str) -> psutil.Process:
         return self._process(self._folders[name], "raylet")

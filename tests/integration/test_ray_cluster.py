@@ -1,0 +1,355 @@
+"""A cluster of real raylets: whatever of it dies, stops or forgets, attempts run on, or are given back in time."""
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from db.store import RunningAttempt
+from jobs.errors import ClusterUnreachable
+from jobs.state import FailureKind, TaskState
+from jobs.task import Attempt, Device, Node, Place, Resources, TaskResult
+from orchestrator.ray_executor import RayExecutor
+from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
+from tests.integration.ray_clusters import Cluster, running_cluster, stopped
+from workers import draining
+from workers.draining import Drain
+
+LEASE_S, MARGIN_S = 6.0, 1.0
+ROOT = Path(__file__).parents[2]
+WELL = python(FINITE_INVOCATION)
+
+#: A head in a process of its own, which starts one attempt and can be killed.
+OTHER_HEAD = """
+import pickle, sys
+from pathlib import Path
+from orchestrator.ray_executor import RayExecutor
+given, data, address, lease_s, term = pickle.loads(sys.stdin.buffer.read())
+executor = RayExecutor(data, address, lease_s=lease_s)
+executor.lead(term, [])
+assert executor.start([given]) == {}
+while True:
+    executor.collect(1.0)
+"""
+
+
+#: Two ranks that greet each other at the address that they are given.
+MEET = """
+import os, socket, time
+rank, size = os.environ["PET_NODE_RANK"], os.environ["PET_NNODES"]
+address = os.environ["PET_MASTER_ADDR"], int(os.environ["PET_MASTER_PORT"])
+if rank == "0":
+    server = socket.create_server(address)
+    assert server.accept()[0].recv(9) == b"1 of 2"
+else:
+    for _ in range(2000):
+        try:
+            socket.create_connection(address).sendall(f"{rank} of {size}".encode())
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.005)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        for name in ("n1", "n2"):
+            cluster.join(name)
+        yield cluster
+
+
+@pytest.fixture
+def executor(cluster: Cluster) -> Iterator[RayExecutor]:
+    with leading(cluster) as executor:
+        yield executor
+
+
+_terms = iter(range(2, 1000))
+
+
+@contextmanager
+def leading(cluster: Cluster, *known: Attempt) -> Iterator[RayExecutor]:
+    executor = RayExecutor(cluster.data, cluster.address, lease_s=LEASE_S, margin_s=MARGIN_S)
+    try:
+        executor.lead(next(_terms), [as_known(one) for one in known])
+        yield executor
+    finally:
+        executor.leave()
+
+
+def as_known(given: Attempt) -> RunningAttempt:
+    now = datetime.now(UTC)
+    task = given.id.rpartition("-")[0]
+    places, state = given.places, TaskState.RUNNING
+    return RunningAttempt(given.id, task, given.epoch, state, places, Resources(), now, given.timeout_s, "")
+
+
+def on(given: Attempt, *nodes: str, devices: int = 0) -> Attempt:
+    places = tuple(Place(node, tuple(Device("cpu", index) for index in range(devices))) for node in nodes)
+    return replace(given, id=f"{uuid4().hex[:8]}-01-1", places=places)
+
+
+def endless(marker: str, *nodes: str, devices: int = 0) -> Attempt:
+    return on(attempt(python("print('up', flush=True); import time; time.sleep(600)", marker)), *nodes, devices=devices)
+
+
+def started(executor: RayExecutor, *nodes: str) -> tuple[Attempt, str]:
+    """An attempt whose processes are up, and the marker that they carry."""
+    marker = uuid4().hex
+    given = endless(marker, *nodes)
+    start(executor, given)
+    until(lambda: len(living(marker)) == len(nodes), "the attempt's processes are up")
+    return given, marker
+
+
+def start(executor: RayExecutor, *given: Attempt) -> None:
+    """Start attempts as soon as their nodes answer."""
+    wanted = {place.node for one in given for place in one.places}
+    until(lambda: wanted <= {node.id for node in nodes(executor)}, f"{wanted} answer")
+    assert executor.start(given) == {}
+
+
+def nodes(executor: RayExecutor) -> Sequence[Node]:
+    try:
+        return executor.nodes()
+    except ClusterUnreachable:
+        return []
+
+
+def results(executor: RayExecutor, count: int = 1) -> list[TaskResult]:
+    """The next results, looking at the nodes as the head does."""
+    found: list[TaskResult] = []
+    deadline = time.monotonic() + 2 * DEADLINE_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} results"
+        nodes(executor)
+        found += executor.collect(0.2)
+    return found
+
+
+def trouble(executor: RayExecutor) -> str:
+    """What is wrong with the cluster, as the head is told."""
+    try:
+        executor.nodes()
+        return ""
+    except ClusterUnreachable as error:
+        return str(error)
+
+
+def kind(result: TaskResult) -> FailureKind | None:
+    return result.failure.kind if result.failure else None
+
+
+def one_kind(executor: RayExecutor, given: Attempt) -> FailureKind | None:
+    (result,) = results(executor)
+    assert (result.attempt, result.epoch) == (given.id, given.epoch)
+    return kind(result)
+
+
+def test_attempts_run_on_their_nodes_and_the_head_is_woken(executor: RayExecutor, cluster: Cluster) -> None:
+    woken = threading.Event()
+    executor.wakes(woken.set)
+    assert {(node.id, node.address) for node in executor.nodes()} == {("n1", "127.0.0.1"), ("n2", "127.0.0.1")}
+    assert executor.closed() == {}
+    given = [on(attempt(WELL), node) for node in ("n1", "n2", "n1")]
+    start(executor, *given)
+    woken.clear()
+    assert executor.running() == {one.id for one in given}
+    assert woken.wait(DEADLINE_S)
+    found = results(executor, 3)
+    assert {result.attempt: kind(result) for result in found} == {one.id: None for one in given}
+    assert (cluster.node_data("n2") / "logs" / f"{given[1].id}.log").exists()
+    assert executor.collect(0.0) == []
+
+
+def test_what_does_not_fit_is_refused_and_what_another_left_free_is_used(executor: RayExecutor) -> None:
+    whole, other = endless("whole", "n1", devices=8), endless("other", "n1", devices=1)
+    start(executor, whole)
+    (reason,) = executor.start([other]).values()
+    assert "no room on n1" in reason
+    assert executor.running() == {whole.id}
+    (reason,) = executor.start([endless("nowhere", "n9")]).values()
+    assert reason == "node n9 does not answer"
+    executor.cancel(whole.id)
+    assert one_kind(executor, whole) is FailureKind.CANCELLED
+    start(executor, other)
+    executor.cancel(other.id)
+    assert one_kind(executor, other) is FailureKind.CANCELLED
+
+
+def test_a_gang_runs_on_all_of_its_nodes_as_ranks_that_find_each_other(executor: RayExecutor) -> None:
+    given = on(attempt(python(MEET, sys.executable), WELL), "n1", "n2")
+    start(executor, given)
+    (result,) = results(executor)
+    assert kind(result) is None
+    assert len(result.processes) == 4
+    assert {artifact.name for artifact in result.artifacts} >= {f"{given.id}.log", f"rank1-{given.id}.log"}
+
+
+def test_cancelling_a_gang_or_failing_on_one_node_ends_it_everywhere(executor: RayExecutor) -> None:
+    given, marker = started(executor, "n1", "n2")
+    executor.cancel(given.id)
+    assert one_kind(executor, given) is FailureKind.CANCELLED
+    assert living(marker) == []
+    fail = "import os, sys, time\nif os.environ['PET_NODE_RANK'] == '1': sys.exit('error: no luck')\ntime.sleep(600)"
+    given = on(attempt(python(fail)), "n1", "n2")
+    start(executor, given)
+    (result,) = results(executor)
+    assert result.failure
+    assert (kind(result), "no luck" in result.failure.message) == (FailureKind.TOOL_FAILED, True)
+
+
+def test_logs_are_followed_through_the_agents(executor: RayExecutor) -> None:
+    given, _ = started(executor, "n2")
+    text = ""
+
+    def has_come() -> bool:
+        nonlocal text
+        text += "".join(chunk.text for chunk in executor.follow([given.id]))
+        return text.endswith("up\n")
+
+    until(has_come, "the log has come")
+    assert text.startswith("$ ")
+    executor.follow([])
+    text = ""
+    until(has_come, "it comes from its beginning again")
+
+
+def test_a_node_that_drains_finishes_or_hands_back(executor: RayExecutor, cluster: Cluster) -> None:
+    given, marker = started(executor, "n1")
+    data = cluster.node_data("n1")
+    draining.ask(data, Drain.FINISH)
+    until(lambda: executor.collect(0.1) == [] and "n1" in executor.closed(), "the node is closed")
+    assert not draining.is_done(data)
+    draining.ask(data, Drain.HAND_BACK)
+    assert one_kind(executor, given) is FailureKind.HANDED_BACK
+    assert living(marker) == []
+    until(lambda: executor.collect(0.1) == [] and draining.is_done(data), "the agent says that nothing is left")
+    draining.withdraw(data)
+    until(lambda: executor.collect(0.1) == [] and executor.closed() == {}, "the node is open again")
+
+
+def test_what_ran_under_a_killed_agent_comes_back_at_once_and_its_gangs_end(
+    executor: RayExecutor, cluster: Cluster
+) -> None:
+    given, marker = started(executor, "n1")
+    gang, gangs_marker = started(executor, "n1", "n2")
+    begin = time.monotonic()
+    cluster.agent("n1").kill()
+    found = results(executor, 2)
+    assert {result.attempt: kind(result) for result in found} == dict.fromkeys(
+        (given.id, gang.id), FailureKind.NODE_LOST
+    )
+    assert time.monotonic() - begin < LEASE_S + MARGIN_S + DEADLINE_S
+    assert living(marker) == living(gangs_marker) == []
+    following = on(attempt(WELL), "n1")
+    start(executor, following)
+    assert one_kind(executor, following) is None
+
+
+def test_what_ran_under_a_stopped_agent_comes_back_when_its_lease_is_over(
+    executor: RayExecutor, cluster: Cluster
+) -> None:
+    given, marker = started(executor, "n1")
+    begin = time.monotonic()
+    with stopped(cluster.agent("n1")):
+        assert one_kind(executor, given) is FailureKind.NODE_LOST
+        assert time.monotonic() - begin > LEASE_S
+        assert living(marker) == [], "its guards have ended it"
+    following = on(attempt(WELL), "n1")
+    start(executor, following)
+    assert one_kind(executor, following) is None
+
+
+def test_a_killed_raylet_loses_its_attempts_and_the_node_may_come_back(executor: RayExecutor, cluster: Cluster) -> None:
+    given, marker = started(executor, "n2")
+    cluster.raylet("n2").kill()
+    until(lambda: [node.id for node in nodes(executor)] == ["n1"], "the node is gone")
+    until(lambda: living(marker) == [], "nothing of it is left")
+    assert executor.running() == {given.id}, "that is not known yet"
+    cluster.end_node("n2")
+    cluster.join("n2")
+    assert one_kind(executor, given) is FailureKind.NODE_LOST
+    following = on(attempt(WELL), "n2")
+    start(executor, following)
+    assert one_kind(executor, following) is None
+
+
+def test_the_next_head_takes_over_what_runs_and_ends_what_nobody_knows(cluster: Cluster) -> None:
+    with leading(cluster) as first:
+        known, marker = started(first, "n1")
+        gang, _ = started(first, "n1", "n2")
+        _, unknown_marker = started(first, "n2")
+        ended, news = on(attempt(WELL), "n2"), threading.Event()
+        first.wakes(news.set)
+        start(first, ended)
+        assert news.wait(DEADLINE_S)
+        first.leave()
+    with leading(cluster, known, gang, ended, endless("never", "n1")) as second:
+        found = results(second, 2)
+        assert sorted(str(kind(result)) for result in found) == ["None", "node_lost"]
+        assert second.running() == {known.id, gang.id}
+        until(lambda: living(unknown_marker) == [], "the unknown one has ended")
+        assert living(marker)
+        for one in (known, gang):
+            second.cancel(one.id)
+            assert one_kind(second, one) is FailureKind.CANCELLED
+
+
+def test_heads_follow_each_other_also_those_that_were_killed_or_still_live(
+    cluster: Cluster, executor: RayExecutor
+) -> None:
+    marker = uuid4().hex
+    given = endless(marker, "n1")
+    argv = [sys.executable, "-c", OTHER_HEAD]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
+        assert other.stdin
+        other.stdin.write(pickle.dumps((given, cluster.data, cluster.address, LEASE_S, next(_terms))))
+        other.stdin.close()
+        until(lambda: living(marker), "the attempt runs")
+        until(lambda: "another head leads" in trouble(executor), "who led before is told so")
+        executor.leave()
+        other.kill()
+        assert other.wait() < 0
+    with leading(cluster, given) as following:
+        assert following.running() == {given.id}
+        following.cancel(given.id)
+        assert one_kind(following, given) is FailureKind.CANCELLED
+
+
+def test_attempts_survive_a_control_store_that_comes_back(executor: RayExecutor, cluster: Cluster) -> None:
+    given, marker = started(executor, "n1")
+    cluster.control_store().kill()
+    until(lambda: trouble(executor), "it is seen")
+    begin = time.monotonic()
+    executor.collect(LEASE_S)
+    assert time.monotonic() - begin >= LEASE_S, "nothing came"
+    cluster.start()
+    until(lambda: not trouble(executor), "the cluster is there again")
+    assert living(marker)
+    following = on(attempt(WELL), "n1")
+    start(executor, following)
+    assert one_kind(executor, following) is None
+    executor.cancel(given.id)
+    assert one_kind(executor, given) is FailureKind.CANCELLED
+
+
+def test_a_wiped_cluster_loses_what_ran_and_is_joined_anew(executor: RayExecutor, cluster: Cluster) -> None:
+    given, marker = started(executor, "n1")
+    cluster.wipe()
+    cluster.join("n1")
+    assert one_kind(executor, given) is FailureKind.NODE_LOST
+    assert living(marker) == []
+    following = on(attempt(WELL), "n1")
+    start(executor, following)
+    assert one_kind(executor, following) is None
