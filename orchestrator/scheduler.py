@@ -7,9 +7,12 @@ system-generated predictions rather than user runtime estimates", IEEE TPDS 18(6
 
 - Tasks take their turn by priority, then those of users who used less of late, then as they were submitted.
 - Whatever fits is started, on the fullest node that has room: whole nodes stay free for whole-node work.
-- A task that fits the cluster but not now gets the nodes that can take it soonest, from when the attempts there are
-  predicted to end. Until then tasks after it may use them if they are predicted to end in time, or fit beside it. So
-  what needs much is not starved by small tasks, which fill the gaps.
+- For a task that fits the cluster but not now the nodes are kept that can take it soonest, from when the attempts there
+  are expected to end. Until then tasks after it may use them if they are expected to end in time, or fit beside it. So
+  what needs much is not starved by small tasks, which fill the gaps. A fifth of the nodes are kept at most, for each
+  kind of device, and those of one task at least.
+- A task that has waited for long trusts timeouts alone, which nothing outlasts, as the first of these papers has it:
+  the first in turn for a kind of device begins within its patience and one timeout, however wrong expectations are.
 - Within a job whatever fits is started, before anything is kept for its other tasks.
 """
 
@@ -25,7 +28,7 @@ from orchestrator.scheduling.board import Board, Want
 from orchestrator.scheduling.rooms import EXPECTED, LATEST, ends_of
 
 #: How long durations that were learned are trusted while a task waits, from the submission of its job. Where they are
-#: wrong, one task after the other that overstays would keep it waiting for ever (`tests/performance/simulation.py`).
+#: wrong, one task after the other that overstays would keep it waiting for ever: tests/unit/test_simulation.py.
 PATIENCE_S = 600.0
 
 
@@ -103,22 +106,23 @@ class _Decision:
 
     def actions(self) -> list[Action]:
         job = ""
-        blocked: dict[str, tuple[OpenTask, Want]] = {}  #: the first of the job by the kind of device that it needs
+        blocked: list[tuple[OpenTask, Want]] = []  #: of the job
         for task in self._in_turn:
             if task.job != job:
-                self._reserve(blocked.values())
-                job, blocked = task.job, {}
+                self._reserve(blocked)
+                job, blocked = task.job, []
             if task.state is TaskState.PENDING:
                 self._decide_pending(task)
             elif task.state is TaskState.QUEUED:
                 want = self._decide_queued(task)
-                if want is not None:
-                    blocked.setdefault(want.share.need.device_kind, (task, want))
+                if want is not None and self._board.reserves(want.share.need.device_kind):
+                    blocked.append((task, want))
         return self._actions
 
     def _reserve(self, blocked: Iterable[tuple[OpenTask, Want]]) -> None:
         for task, want in blocked:
-            self._board.reserve(want, EXPECTED if task.submitted_at > self._patient_since else LATEST)
+            if self._board.reserves(want.share.need.device_kind):
+                self._board.reserve(want, EXPECTED if task.submitted_at > self._patient_since else LATEST)
 
     def _decide_pending(self, task: OpenTask) -> None:
         needs = [self._tasks[need] for need in task.needs]

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
-from heapq import nsmallest
+from heapq import heapify, heappop, heappush
 from math import inf
 from operator import attrgetter
 
@@ -18,6 +18,10 @@ from jobs.task import Node, Pin, Place, Resources
 from orchestrator.scheduling import words
 from orchestrator.scheduling.rooms import EXPECTED, LATEST, Ends, Room, Share, rooms_of
 from orchestrator.scheduling.shapes import Shape, able, shape_of, shapes_of
+
+#: The share of the nodes that may be kept for tasks of one kind of device. One task at a time would do against
+#: starvation; in a large cluster several nodes have to empty at once for large tasks to keep up with small ones.
+MOST_KEPT = 0.2
 
 #: Resources as a tuple: quicker to look up than the dataclass itself.
 AMOUNTS = attrgetter(*(found.name for found in fields(Resources)))
@@ -37,6 +41,7 @@ class Want:
     held: list[Room] = field(default_factory=list)  #: those kept for other tasks in which there is room now
     held_seen: int = 0  #: how many rooms were held when it looked last
     refused: Ends = (inf, inf)  #: a task that ends so was not let into enough of them
+    opening: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
     is_full: bool = False  #: what has room now, whoever that is kept for, is too little
 
     def concerns(self, room: Room) -> bool:
@@ -55,7 +60,7 @@ class Board:
         self._wants: dict[object, Want] = {}
         self._sorted: dict[str, tuple[list[int], list[Room]]] = {}
         self._usable = Counter(shape_of(room.node, room.usable) for room in self._open)
-        self._kinds_reserved: set[str] = set()
+        self._kept: Counter[str] = Counter()  #: rooms, by the kind of device that they are kept for
 
     def want_of(self, task: OpenTask) -> Want:
         """What a task needs; the same object for all that need the same."""
@@ -78,10 +83,11 @@ class Board:
 
     def _fitting_beside(self, want: Want, count: int, ends: Ends) -> list[Room]:
         """Rooms that are kept for others, whom the task would not delay."""
-        if want.held_seen < len(self._held):
-            candidates = [*want.held, *(room for room in self._held[want.held_seen :] if want.concerns(room))]
-            want.held = [room for room in candidates if room.fits(want.share)]
-            want.held_seen, want.refused = len(self._held), (inf, inf)
+        fresh = self._held[want.held_seen :]
+        want.held_seen = len(self._held)
+        found = [room for room in fresh if want.concerns(room) and room.fits(want.share)]
+        if found:
+            want.held, want.refused = want.held + found, (inf, inf)
         if ends[EXPECTED] >= want.refused[EXPECTED] and ends[LATEST] >= want.refused[LATEST]:
             return []
         found = [
@@ -94,22 +100,40 @@ class Board:
             want.held = [room for room in want.held if room.fits(want.share)]
         return found[:count]
 
+    def reserves(self, kind: str) -> bool:
+        """Whether rooms may be kept for one more task that needs this kind of device."""
+        kept = self._kept[kind]
+        return kept == 0 or kept + 1 <= MOST_KEPT * len(self._open)
+
     def reserve(self, want: Want, by: int) -> None:
-        """Keep the rooms that open soonest for a blocked task, if it is the first that needs its kind of device.
+        """Keep the rooms that open soonest for a blocked task, if there are as many that are kept for nobody.
 
         `by` says which ends count, of what runs and of what may go before it: EXPECTED or LATEST.
         """
-        need = want.share.need
-        if need.device_kind in self._kinds_reserved:
-            return
-        rooms = [room for room in self._open if room.hold is None and want.concerns(room)]
-        opening = ((room.opens_at_s(want.share, by), number) for number, room in enumerate(rooms))
-        found = nsmallest(need.nodes, ((at_s, number) for at_s, number in opening if at_s is not None))
+        need, found = want.share.need, list[tuple[float, int]]()
+        opening = self._opening(want, by)
+        while opening and len(found) < need.nodes:
+            earlier_s, number = heappop(opening)
+            room = self._open[number]
+            at_s = None if room.hold else room.opens_at_s(want.share, by)
+            if at_s is not None and at_s > earlier_s:  # it got fuller since
+                heappush(opening, (at_s, number))
+            elif at_s is not None:
+                found.append((at_s, number))
         if len(found) == need.nodes:
-            self._kinds_reserved.add(need.device_kind)
+            self._kept[need.device_kind] += need.nodes
             for _, number in found:
-                rooms[number].keep(want.share, found[-1][0], by)
-                self._held.append(rooms[number])
+                self._open[number].keep(want.share, max(found)[0], by)
+                self._held.append(self._open[number])
+
+    def _opening(self, want: Want, by: int) -> list[tuple[float, int]]:
+        """A heap of the open rooms by when they have room for a want, as it was when first asked for."""
+        if by not in want.opening:
+            rooms = [(number, room) for number, room in enumerate(self._open) if want.concerns(room)]
+            opening = ((room.opens_at_s(want.share, by), number) for number, room in rooms)
+            want.opening[by] = [(at_s, number) for at_s, number in opening if at_s is not None]
+            heapify(want.opening[by])
+        return want.opening[by]
 
     def _new_want(self, need: Resources, pin: Pin | None, avoids: tuple[str, ...]) -> Want:
         share = Share(need, pin.device if pin else None)

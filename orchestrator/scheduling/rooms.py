@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from operator import itemgetter
 
 from db.store import Snapshot
@@ -104,7 +105,8 @@ class Room:
         if share.device is not None:
             return (free[share.device],)
         kept = self.hold.share.device if self.hold else None
-        return tuple(sorted(free.values(), key=lambda device: device.index == kept))[: share.need.devices]
+        chosen = free.values() if kept is None else sorted(free.values(), key=lambda device: device.index == kept)
+        return tuple(islice(chosen, share.need.devices))
 
     def occupy(self, need: Resources, devices: tuple[Device, ...], ends: Ends) -> None:
         """Have an attempt run here until it ends."""
@@ -158,11 +160,13 @@ def ends_of(elapsed_s: float, expected_s: float | None, timeout_s: float) -> End
 
     What took longer than expected is expected to take twice as long, again and again.
     """
-    latest_s = max(timeout_s - elapsed_s, 0.0)
     expected = expected_s or timeout_s
     while expected <= elapsed_s < timeout_s:
         expected *= 2
-    return min(expected - elapsed_s, latest_s), latest_s
+    if elapsed_s < expected <= timeout_s:
+        return expected - elapsed_s, timeout_s - elapsed_s
+    latest_s = max(timeout_s - elapsed_s, 0.0)
+    return latest_s, latest_s
 
 
 def rooms_of(snapshot: Snapshot, nodes: Sequence[Node], now: datetime) -> dict[str, Room]:

@@ -96,7 +96,9 @@ def test_nodes_are_kept_for_quiet_tasks_too() -> None:
         task("03", job=2, expected_s=90, timeout_s=HOUR_S),
         task("04", job=3, expected_s=110, timeout_s=HOUR_S),
     ]
-    actions = decided([holds, quiet, *later], [node()], running(holds, on("a")))
+    sooner = task("00", state=TaskState.RUNNING, expected_s=50, timeout_s=HOUR_S)
+    attempts = [running(one, on("a")) for one in (sooner, holds)]
+    actions = decided([sooner, holds, quiet, *later], [node()], *attempts)
     assert list(started(actions)) == ["03"]
 
 
@@ -108,6 +110,16 @@ def test_the_first_of_each_kind_of_device_has_a_node_kept() -> None:
     later = [small("05", 1000), task("06", h100[0], job=9, timeout_s=2 * HOUR_S)]
     actions = decided([*holds, *large, *later], [node("a", mi300x=8), node("b", h100=8)], *attempts)
     assert list(waits(actions)) == ["03", "04", "05", "06"]
+
+
+def test_in_a_large_cluster_several_nodes_empty_at_once() -> None:
+    nodes = [node(f"n{number}", mi300x=8) for number in range(10)]
+    holds = [busy(f"h{number}", 1, 100) for number in range(10)]
+    attempts = [running(one, on(f"n{number}", 0)) for number, one in enumerate(holds)]
+    large = [task(f"large{number}", gpus(8), job=1 + number) for number in range(3)]
+    later = [task(f"{number:02}", gpus(7), job=9, timeout_s=HOUR_S) for number in range(10)]
+    actions = decided([*holds, *large, *later], nodes, *attempts)
+    assert {place.node for places in started(actions).values() for place in places} == {f"n{n}" for n in range(2, 10)}
 
 
 def test_within_a_job_whatever_fits_is_started() -> None:
