@@ -7,7 +7,7 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from io import StringIO
@@ -98,7 +98,8 @@ def rank_main(
             meeting.meet(Place.DONE)
         meeting.arrive(Place.LEFT, nodes)
     except Exception as problem:
-        meeting.fail(*_told(f"{rank}: ", problem))
+        with suppress(RuntimeError):  # the first node is gone with its store
+            meeting.fail(*_told(f"{rank}: ", problem))
         _end_at_once(EXIT_FAILED)
 
 
