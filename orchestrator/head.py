@@ -107,15 +107,18 @@ class Head:
 
         Somebody may do so already: what others started is theirs.
         """
-        self.executor.close()
-        self._store_results()
+        try:
+            if self._is_leading:
+                self._collect()
+        finally:
+            self.executor.close()
         mine = [one for one in self.store.snapshot().running if one.id in self._running.begun]
         self._running.give_up(mine, LEADER_ENDED)
         self._end_term()
 
     def leave(self) -> None:
         """Let go of what runs, for the next head to take over."""
-        self.executor.leave()
+        self.executor.leave()  # agents keep the results that were not collected for the next one
         self._store_results()
         self._end_term()
 

@@ -83,7 +83,7 @@ def test_a_disk_that_fills_up_blames_the_disk_and_leaves_nothing_half_written(
         assert "Traceback" not in done.err
         (task,) = haloctl.tasks(haloctl.only_job()["job"]).values()
         assert task["failure"]["kind"] == "out_of_disk"
-        assert task["attempts"] == 2
+        assert task["attempts"] == 3
         assert list((haloctl.data / "work").iterdir()) == []
         assert {row["kind"] for row in haloctl.json("artifacts")} <= {"log"}
         assert [path.name for path in haloctl.data.rglob("*.part")] == []

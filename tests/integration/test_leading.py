@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from db import reports
 from db.engine import Database, open_database
 from db.nodes import Closed
@@ -13,7 +15,7 @@ from db.store import LeaderKind, Store
 from jobs.errors import AlreadyLed
 from jobs.state import Failure, FailureKind, JobState, TaskState
 from jobs.task import TaskResult, Unfit
-from orchestrator import log_reading
+from orchestrator import log_reading, progress
 from orchestrator.driver import Driver
 from orchestrator.following import embedded, follow
 from orchestrator.following import settle as settle_cancelled
@@ -36,7 +38,7 @@ from tests.integration.heads import (
     state,
     task,
 )
-from tests.stored_jobs import NOON, TINY, TOOLCHAIN, submit
+from tests.stored_jobs import LOST, NOON, TINY, TOOLCHAIN, submit
 from workers.artifacts import ArtifactStore
 
 __all__ = ["artifacts", "executor", "head", "reuse"]
@@ -241,6 +243,30 @@ def test_a_head_that_ends_hands_back_what_runs(database_url: str, store: Store, 
     assert daemon.error is None
     assert executor.is_closed
     assert outcomes(store, name) == [("failed", FailureKind.HANDED_BACK)]
+
+
+def test_what_had_ended_when_a_head_ends_is_stored(head: Head, store: Store, executor: InMemoryExecutor) -> None:
+    name = one_export(store)
+    settle(head)
+    executor.end(only(executor))
+    head.hand_back()
+    assert outcomes(store, name) == [("succeeded", None)]
+
+
+def test_progress_says_after_what_a_task_runs_again(
+    head: Head, store: Store, executor: InMemoryExecutor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = submit(store, stages=["export"])
+    with progress.shown() as show:
+        settle(head)
+        show(reports.tasks(store.database, job))
+        executor.end(only(executor), LOST)
+        settle(head)
+        show(reports.tasks(store.database, job))
+    first, second = (line.split(maxsplit=2) for line in capsys.readouterr().err.splitlines())
+    assert (first[:2], second[:2]) == (["running", "export"], ["running", "export"])
+    assert second[2].endswith("again after node_lost")
+    assert "again" not in first[2]
 
 
 def test_a_head_rides_out_that_the_database_is_away_and_loses_no_result(
