@@ -71,12 +71,12 @@ class Driver:
         return self._head is not None and self._step(self._head, starts)
 
     def _step(self, head: Head, starts: bool) -> bool:
-        """Let the head work for half of the time at most: so it disturbs what is timed less, and what comes in
-        meanwhile is done in one go. The first step after a pause is taken at once."""
+        """While anything runs, let the head work for half of the time at most: so it disturbs what is timed less, and
+        what comes in meanwhile is done in one go. The first step after a pause is taken at once."""
         time.sleep(max(self._next_at - time.monotonic(), 0.0))
         began = time.monotonic()
         happened = head.step(starts=starts)
-        if happened:
+        if happened and head.executor.running():
             now = time.monotonic()
             self._next_at = now + min(now - began, BREATH_S)
         return happened
