@@ -88,8 +88,8 @@ class Peer:
 
 
 PEERS = (
-    Peer("luigi, a process for each task", "luigi", LUIGI),
-    Peer("snakemake, a process for each task", "snakemake", SNAKEMAKE, (SNAKEFILE,), share=0.1),
+    Peer("luigi, a process for each task", "luigi", LUIGI, share=0.3),
+    Peer("snakemake, a process for each task", "snakemake", SNAKEMAKE, (SNAKEFILE,), share=0.05),
     Peer("huey on SQLite, a process for each task", "huey", HUEY, ("process",)),
     Peer("huey on SQLite, without processes", "huey", HUEY, ("function",)),
 )

@@ -56,9 +56,11 @@ import ray
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
 
+starts_process = sys.argv[3] == "process"
+
 @ray.remote
 def noop():
-    if sys.argv[3] == "process":
+    if starts_process:
         subprocess.run(["true"], check=True)
 
 count = int(sys.argv[1])
