@@ -1,5 +1,6 @@
 """One cluster for the tests of a module: a head, two nodes, and a client that has but the database's address."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -7,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from db import machines, reports
+from db.engine import Database, open_database
+from jobs.state import JobState
+from orchestrator import node_rows
 from tests import databases
-from tests.acceptance.haloctl import Running, opened, short_folder
-from tests.acceptance.jobs import EVERYTHING
+from tests.acceptance.haloctl import Running, short_folder
 from tests.cluster import network
-from tests.cluster.hosts import Host
+from tests.cluster.hosts import Host, until_equal
+from tests.cluster.work import Work, submitted
 
 
 @dataclass
@@ -24,9 +29,10 @@ class Cluster:
     postgres: databases.PostgresServer | None = None
     hosts: dict[str, Host] = field(default_factory=dict)
     daemons: dict[str, Running] = field(default_factory=dict)  #: by host: its head or node
+    _jobs: int = 0
 
     def plug(self, name: str, **variables: str) -> Host:
-        """Add a host; it knows the database only if it is given its address."""
+        """Add a host; it knows the database only if it is given its address. HALOCTL_CPU_DEVICES="8" gives it more."""
         variables = {"HALOCTL_ARTIFACTS": str(self.folder / "artifacts"), **variables}
         host = self.hosts[name] = Host(name, self.cables.plug(name), self.folder / name, **variables)
         return host
@@ -45,9 +51,34 @@ class Cluster:
         running = self.daemons[name] = self.hosts[name].start_node(self.hosts[head], *options, waits=waits)
         return running
 
+    @contextmanager
+    def database(self) -> Iterator[Database]:
+        """The database, as the client reaches it; commands tell the same, but take a second each."""
+        with self.hosts["client"].cable.entered(), open_database(self.url, create=False) as database:
+            yield database
+
+    def submit_work(self, count: int) -> Work:
+        """So many tasks that run until the test lets them end."""
+        self._jobs += 1
+        with self.database() as database:
+            return submitted(database, self.folder / f"work{self._jobs}", count)
+
+    def state(self, job: str) -> JobState:
+        """How a job stands."""
+        with self.database() as database:
+            return reports.job(database, job).state
+
+    def attempts(self, job: str) -> dict[tuple[str, ...], int]:
+        """Wait until a job has succeeded; how many of its tasks had attempts that ended so, in their order."""
+        until_equal(lambda: self.state(job), JobState.SUCCEEDED)
+        with self.database() as database:
+            tasks = [reports.attempts(database, task.id) for task in reports.tasks(database, job)]
+        return Counter(tuple(how_it_ended(attempt) for attempt in attempts) for attempts in tasks)
+
     def node_states(self) -> dict[str, str]:
-        """What `haloctl nodes` says of each, asked from the client."""
-        return {node["id"]: node["state"] for node in self.hosts["client"].json("nodes")}
+        """What `haloctl nodes` shows as the state of each."""
+        with self.database() as database:
+            return {node.id: node_rows.state(node) for node in machines.nodes(database)}
 
     def close(self) -> None:
         """Leave no process."""
@@ -55,12 +86,9 @@ class Cluster:
             host.kill_all()
 
 
-@pytest.fixture(scope="session")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder that knows what was found out about the shipped model."""
-    with short_folder() as temporary, opened(tmp_path_factory.mktemp("known"), temporary) as haloctl:
-        haloctl.answer("submit", haloctl.job(**EVERYTHING), "--dry-run")
-        return haloctl.data
+def how_it_ended(attempt: reports.AttemptRow) -> str:
+    """`succeeded`, or the kind of failure."""
+    return str(attempt.failure.kind if attempt.failure else attempt.outcome)
 
 
 @contextmanager

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.haloctl import COMMAND, DEADLINE_S, Haloctl, Running, until
+from tests.acceptance.haloctl import COMMAND, DEADLINE_S, ROOT, Haloctl, Running, until
 from tests.cluster.network import Cable
 
 PORT = 6379
-CPU_DEVICES = 4
+SITE = ROOT / "tests" / "performance" / "noop_site"  #: makes the stage known that tests.cluster.work has
+CPU_DEVICES = 2
 JOINED = "has joined the cluster"
 LEADS = "leads"
 
@@ -25,7 +26,8 @@ class Host(Haloctl):
         self.command = ("ip", "netns", "exec", cable.namespace, *COMMAND)
         folder.mkdir()
         (folder / "tmp").mkdir()
-        super().__init__(folder, folder / "tmp", HALOCTL_CPU_DEVICES=f"{CPU_DEVICES}", **variables)
+        super().__init__(folder, folder / "tmp", **{"HALOCTL_CPU_DEVICES": f"{CPU_DEVICES}", **variables})
+        self.environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{self.environment['PYTHONPATH']}"
 
     def start_head(self, *options: str) -> Running:
         """Start `haloctl head` on this host's address, and wait until it leads."""

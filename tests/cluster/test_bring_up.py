@@ -1,0 +1,138 @@
+"""Two commands, the same on every machine, make a cluster; a client needs the database's address and nothing else."""
+
+import secrets
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.haloctl import until
+from tests.acceptance.jobs import ONE_EXPORT
+from tests.cluster.conftest import Cluster
+from tests.cluster.hosts import CPU_DEVICES, PORT, until_equal
+
+CONFLICT, UNREACHABLE = 5, 6
+
+
+def test_nodes_join_with_what_they_have_and_everybody_sees_them(cluster: Cluster) -> None:
+    until_equal(cluster.node_states, {"n1": "up", "n2": "up"})
+    n1, head = cluster.hosts["n1"], cluster.hosts["head"]
+    assert (
+        f"node n1 ({CPU_DEVICES} x cpu) has joined the cluster at {head.address}:{PORT}\n" == cluster.daemons["n1"].err
+    )
+    said = cluster.daemons["head"].err
+    assert f"haloctl node --head {head.address}:{PORT}\n" in said
+    assert f"{head.token}" in said
+    (node,) = [node for node in cluster.hosts["client"].json("nodes") if node["id"] == "n1"]
+    assert node["address"] == n1.address
+    assert Counter(device["kind"] for device in node["devices"]) == {"cpu": CPU_DEVICES}
+
+
+def test_a_client_that_has_the_database_and_the_store_gets_a_real_job_done(cluster: Cluster) -> None:
+    client = cluster.hosts["client"]
+    done = client.run("submit", client.job(**ONE_EXPORT), "--wait")
+    assert done.code == 0, done.err
+    assert [line.split() for line in done.out.splitlines()][1:] == [["tiny-llama-FP16-TP1", "cpu", "PASS"]]
+    (task,) = client.tasks(client.only_job()["job"]).values()
+    (attempt,) = client.json("show", task["task"])["attempts"]
+    assert attempt["node"] in ("n1", "n2")
+    assert client.processes() == []
+    assert client.answer("logs", task["task"])
+
+
+def test_the_token_is_on_no_command_line_and_in_no_log(cluster: Cluster) -> None:
+    head = cluster.hosts["head"]
+    token = head.token.read_text()
+    assert head.token.stat().st_mode & 0o777 == 0o600
+    processes = [process for host in cluster.hosts.values() for process in host.processes()]
+    assert len(processes) > 10
+    for process in processes:
+        with suppress(FileNotFoundError):
+            assert token.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    holders = {path for path in cluster.folder.rglob("*") if path.is_file() and token.encode() in path.read_bytes()}
+    assert holders == {head.token, *(cluster.hosts[name].folder / "token" for name in ("n1", "n2"))}
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_a_node_without_the_right_token_is_refused(cluster: Cluster, has_token: bool) -> None:
+    stranger = cluster.hosts.get("stranger") or cluster.plug("stranger")
+    options: tuple[str, ...] = ()
+    if has_token:
+        wrong = stranger.folder / "wrong"
+        wrong.touch(0o600)
+        wrong.write_text(secrets.token_hex(32))
+        options = ("--token-file", str(wrong))
+    done = stranger.run("node", "--head", f"{cluster.hosts['head'].address}:{PORT}", *options)
+    assert (done.code, done.out, len(done.err.splitlines())) == (UNREACHABLE, "", 1), done.err
+    assert "token" in done.err
+    assert stranger.processes() == []
+
+
+def test_a_second_head_is_told_who_leads(cluster: Cluster) -> None:
+    second = cluster.plug_with_database("second")
+    done = second.run("head", "--host", second.address)
+    assert (done.code, len(done.err.splitlines())) == (CONFLICT, 1), done.err
+    assert "leads already" in done.err
+    assert f"process {cluster.daemons['head'].process.pid}," in done.err
+    assert second.processes() == []
+
+
+def test_a_node_that_joined_later_leaves_when_what_it_runs_has_ended(cluster: Cluster) -> None:
+    cluster.plug("n3")
+    cluster.start_node("n3")
+    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "up"})
+    work = cluster.submit_work(3 * CPU_DEVICES)
+    work.until_running(3 * CPU_DEVICES)
+    leaving = cluster.daemons["n3"]
+    leaving.process.terminate()
+    leaving.until_says("what runs here may finish")
+    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "refusing"})
+    assert "it is being drained" in cluster.hosts["client"].answer("nodes")
+    assert leaving.process.poll() is None
+    work.open()
+    assert leaving.end().code == 0, leaving.err
+    assert cluster.hosts["n3"].processes() == []
+    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "down"})
+    assert cluster.attempts(work.job) == {("succeeded",): 3 * CPU_DEVICES}
+
+
+def test_a_second_signal_has_it_hand_back_what_runs(cluster: Cluster) -> None:
+    leaving = cluster.start_node("n3")
+    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "up"})
+    work = cluster.submit_work(3 * CPU_DEVICES)
+    work.until_running(3 * CPU_DEVICES)
+    leaving.process.terminate()
+    leaving.until_says("what runs here may finish")
+    leaving.process.terminate()
+    assert leaving.end().code == 0, leaving.err
+    assert cluster.hosts["n3"].processes() == []
+    work.open()
+    assert cluster.attempts(work.job) == {("succeeded",): 2 * CPU_DEVICES, ("handed_back", "succeeded"): CPU_DEVICES}
+
+
+def test_a_node_that_is_drained_from_afar_gets_nothing_until_it_is_resumed(cluster: Cluster) -> None:
+    client = cluster.hosts["client"]
+    client.answer("nodes", "drain", "n1")
+    work = cluster.submit_work(CPU_DEVICES + 1)
+    work.until_running(CPU_DEVICES)
+    assert cluster.hosts["n1"].find(str(work.folder)) == []
+    client.answer("nodes", "resume", "n1")
+    work.until_running(CPU_DEVICES + 1)
+    work.open()
+    assert cluster.attempts(work.job) == {("succeeded",): CPU_DEVICES + 1}
+
+
+def test_a_standby_takes_over_what_runs_when_the_head_is_killed(cluster: Cluster) -> None:
+    work = cluster.submit_work(2)
+    work.until_running(2)
+    standby = cluster.hosts["head"].start("head", "--host", cluster.hosts["head"].address, "--standby")
+    standby.until_says("stands by")
+    first, cluster.daemons["head"] = cluster.daemons["head"], standby
+    first.process.kill()
+    first.end()
+    standby.until_says("haloctl node --head")
+    until(lambda: "leads" in standby.err.splitlines(), "the standby leads")
+    work.open()
+    assert cluster.attempts(work.job) == {("succeeded",): 2}
+    until_equal(lambda: cluster.node_states()["n1"], "up")

@@ -1,0 +1,59 @@
+"""Work whose end a test decides: each task is a real process that says that it runs, and waits for its gate to open."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from db.engine import Database
+from db.store import Store
+from tests.acceptance.haloctl import until
+from tests.performance.noop_stage import known_here_and_below, plan_of
+from tests.stored_jobs import TINY
+
+#: `python -c WAIT FOLDER`: leaves a file with its pid among those that run, and ends with the code that `gate` says.
+WAIT = """
+import os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "running" / str(os.getpid())).touch()
+while not (folder / "gate").exists():
+    time.sleep(0.05)
+sys.exit(int((folder / "gate").read_text() or 0))
+"""
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job of equal tasks, each with one logical CPU device, that run until the gate is open."""
+
+    job: str
+    folder: Path
+
+    def running(self) -> int:
+        """How many processes have begun, those of attempts that were given up included."""
+        return len(list((self.folder / "running").iterdir()))
+
+    def until_running(self, count: int) -> None:
+        """Wait until so many processes have begun."""
+        until(lambda: self.running() >= count, lambda: f"{count} processes run, but {self.running()}")
+
+    def open(self, exit_code: int = 0) -> None:
+        """Let everything end, and what begins later at once."""
+        part = self.folder / "gate.part"
+        part.write_text(f"{exit_code}")
+        part.rename(self.folder / "gate")
+
+
+def submitted(database: Database, folder: Path, count: int) -> Work:
+    """Submit such a job."""
+    (folder / "running").mkdir(parents=True)
+    with known_here_and_below():
+        job = Store(database).submit(
+            plan_of(count, "python", "-c", WAIT, str(folder)),
+            name="work",
+            spec={},
+            model=TINY,
+            submitted_by="test",
+            timeout_s=TIMEOUT_S,
+            reuse=False,
+        )
+    return Work(job, folder)
