@@ -129,11 +129,16 @@ class Board:
     def _opening(self, want: Want, by: int) -> list[tuple[float, int]]:
         """A heap of the open rooms by when they have room for a want, as it was when first asked for."""
         if by not in want.opening:
-            rooms = [(number, room) for number, room in enumerate(self._open) if want.concerns(room)]
-            opening = ((room.opens_at_s(want.share, by), number) for number, room in rooms)
+            numbers = self._numbers.values() if want.names is None else [self._numbers[name] for name in want.names]
+            opening = ((self._open[number].opens_at_s(want.share, by), number) for number in numbers)
             want.opening[by] = [(at_s, number) for at_s, number in opening if at_s is not None]
             heapify(want.opening[by])
         return want.opening[by]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """Where each node's room is among the open ones."""
+        return {room.node.id: number for number, room in enumerate(self._open)}
 
     def _new_want(self, need: Resources, pin: Pin | None, avoids: tuple[str, ...]) -> Want:
         share = Share(need, pin.device if pin else None)
@@ -163,11 +168,8 @@ class Board:
         """The open rooms that have as many free devices, nearly full ones first."""
         kind = need.device_kind if need.devices else ""
         if kind not in self._sorted:
-            free = {
-                room.node.id: room.count(kind) if kind else sum(map(len, room.free.values())) for room in self._open
-            }
-            rooms = sorted(self._open, key=lambda room: (free[room.node.id], room.cpus))
-            self._sorted[kind] = [free[room.node.id] for room in rooms], rooms
+            rooms = sorted(self._open, key=lambda room: (room.count(kind), room.cpus))
+            self._sorted[kind] = [room.count(kind) for room in rooms], rooms
         counts, rooms = self._sorted[kind]
         return rooms[bisect_left(counts, need.devices) :] if need.devices else rooms
 

@@ -76,8 +76,8 @@ def _timed(action: object) -> float:
     ("name", "world"),
     [
         ("1,000 nodes, a mixed load of 0.95", World(nodes=1000, tasks=100_000)),
-        ("1,000 nodes, a mixed load of 1.1", World(nodes=1000, tasks=100_000, load=1.1)),
-        ("100 nodes flooded with small tasks", World(nodes=100, tasks=50_000, kinds=FLOOD, load=1.1, users=1)),
+        ("1,000 nodes, a mixed load of 1.2", World(nodes=1000, tasks=50_000, load=1.2)),
+        ("100 nodes flooded with small tasks", World(nodes=100, tasks=20_000, kinds=FLOOD, load=1.1, users=1)),
     ],
     ids=["mixed", "overloaded", "flooded"],
 )
