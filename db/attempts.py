@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, insert, select
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select
 
 from db import moves, nodes, tables
 from db.filters import parts
@@ -48,14 +48,14 @@ def begin(connection: Connection, at: datetime, begun: Sequence[Begun]) -> set[s
     Left out are those whose task somebody else moved, those that a leader of an earlier term begins, and those on
     what was closed or quarantined since that was decided.
     """
-    wanted = {task_of(one.attempt.id): one for one in begun}
-    held = moves.lock(connection, wanted)
+    wanted = {one.attempt.id: one for one in begun}
+    held = moves.lock(connection, [task_of(attempt) for attempt in wanted])
     term = newest(connection)
     fit = nodes.fit(connection, {one.attempt.id: one.attempt.places for one in begun})
     going = [
         (found, one)
-        for task, one in wanted.items()
-        if (found := held.get(task)) is not None
+        for attempt, one in wanted.items()
+        if (found := held.get(task_of(attempt))) is not None
         and (found.state, found.epoch) == (TaskState.QUEUED, one.attempt.epoch - 1)
         and one.term in (None, term)
         and one.attempt.id in fit
@@ -100,20 +100,28 @@ def _begun(begun: Begun, at: datetime) -> dict[str, Any]:
     }
 
 
-def succeeded_with(digests: Sequence[str]) -> Select[tuple[str, str, str]]:
-    """Attempts (id, task, digest) of these digests that succeeded, newest first."""
+def newest_with(digests: Sequence[str]) -> Select[tuple[str, str, str]]:
+    """Of these digests the newest attempts (id, task, digest) that succeeded; several where they ended together."""
     columns = tables.attempts.c
-    matches = select(columns.id, columns.task, columns.digest)
-    return matches.where(columns.digest.in_(digests), columns.outcome == "succeeded").order_by(columns.ended_at.desc())
+    succeeded = (columns.digest.in_(digests), columns.outcome == "succeeded")
+    latest = (
+        select(columns.digest, func.max(columns.ended_at).label("ended_at"))
+        .where(*succeeded)
+        .group_by(columns.digest)
+        .subquery()
+    )
+    same = and_(latest.c.digest == columns.digest, latest.c.ended_at == columns.ended_at)
+    return select(columns.id, columns.task, columns.digest).join(latest, same).where(*succeeded).order_by(columns.id)
 
 
 def take_over(connection: Connection, at: datetime, wanted: Sequence[TakeOver]) -> set[str]:
     """Queued to cached; returns the tasks that were so and whose `from_task` did succeed with the digest."""
-    held = moves.lock(connection, [one.task for one in wanted])
+    held, columns = moves.lock(connection, [one.task for one in wanted]), tables.attempts.c
     made: dict[tuple[str, str], str] = {}
-    for part in parts(sorted({one.digest for one in wanted})):
-        for row in connection.execute(succeeded_with(part)):
-            made.setdefault((row.task, row.digest), row.id)
+    for part in parts(sorted({one.from_task for one in wanted})):
+        query = select(columns.id, columns.task, columns.digest).where(columns.task.in_(part))
+        for row in connection.execute(query.where(columns.outcome == "succeeded")):
+            made[row.task, row.digest] = row.id
     going = {
         one.task: Move(held[one.task], TaskState.CACHED, f"as {one.from_task}", values={"attempt": attempt})
         for one in wanted
@@ -130,14 +138,14 @@ def end(connection: Connection, at: datetime, results: Iterable[TaskResult]) -> 
 
     Left out is what was given up or is stored already: the task has gone on without it.
     """
-    by_task: dict[str, TaskResult] = {}
-    for result in results:
-        by_task.setdefault(task_of(result.attempt), result)
-    held = moves.lock(connection, by_task)
+    came: dict[str | None, TaskResult] = {}
+    for one in results:
+        came.setdefault(one.attempt, one)
+    held = moves.lock(connection, [task_of(one.attempt) for one in came.values()])
     ending = [
-        (found, by_task[task])
-        for task, found in held.items()
-        if found.state in ACTIVE and (found.epoch, found.attempt) == (by_task[task].epoch, by_task[task].attempt)
+        (found, result)
+        for found in held.values()
+        if found.state in ACTIVE and (result := came.get(found.attempt)) and result.epoch == found.epoch
     ]
     counted = _counted(connection, [(found, result) for found, result in ending if result.failure])
     earlier = _times(connection, [found for found, result in ending if result.attempt in counted])

@@ -264,7 +264,7 @@ class Store:
         newest: dict[str, tuple[str, str]] = {}
         with self.database.reading() as connection:
             for part in parts(sorted(set(digests))):
-                for row in connection.execute(attempts.succeeded_with(part)):
+                for row in connection.execute(attempts.newest_with(part)):
                     newest.setdefault(row.digest, (row.task, row.id))
             made = _artifacts(connection, [attempt for _, attempt in newest.values()])
         return {digest: CachedTask(task, attempt, made[attempt]) for digest, (task, attempt) in newest.items()}

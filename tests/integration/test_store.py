@@ -231,6 +231,14 @@ def test_a_late_answer_of_an_attempt_that_was_given_up_changes_nothing(store: St
     assert finish(store, result_of(second)) is TaskState.SUCCEEDED
 
 
+def test_a_late_answer_keeps_none_of_its_task_from_being_stored(store: Store) -> None:
+    task = f"{submit(store)}-01"
+    first = start(store, task)
+    give_back(store, first.id)
+    second = start(store, task)
+    assert store.finish([result_of(first), result_of(second)]) == {second.id: TaskState.SUCCEEDED}
+
+
 def test_a_result_is_stored_once_however_often_it_comes(store: Store) -> None:
     attempt = start(store, f"{submit(store)}-01")
     store.finish([result_of(attempt), result_of(attempt, BROKEN)])
