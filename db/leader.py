@@ -16,6 +16,7 @@ LEADER_KEY = 0x68616C6F  #: of the advisory lock
 #: How the server notices that the leader's machine is gone, and drops its lock; by default that takes hours.
 NOTICES_ITS_END = ("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3")
 
+TAKE = "SELECT pg_try_advisory_lock(:key)"
 HELD = """
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = 0 AND objid = :key
@@ -99,28 +100,27 @@ class ServerLeadership(Leadership):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._session: Connection | None = None
+        self._session: Connection | None = None  #: kept while it waits for its turn: each costs the server a process
+        self._leads = False
 
     def try_lead(self) -> bool:
         """Become the leader, or make sure of still being it: a session that was cut has lost the lock."""
         with told(self._engine.url):
-            if self._session is not None and self._leads_still(self._session):
-                return True
-            self._session = self._engine.connect()
-            for setting in NOTICES_ITS_END:
-                self._session.exec_driver_sql(f"SET {setting}")
-            if self._session.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_KEY}):
+            if self._session is None or not self._lives(self._session):
+                self._session = self._engine.connect()
+                for setting in NOTICES_ITS_END:
+                    self._session.exec_driver_sql(f"SET {setting}")
+            if not self._leads and self._session.scalar(text(TAKE), {"key": LEADER_KEY}):
+                self._leads = True
                 self.times_won += 1
-                return True
-            self.close()
-            return False
+            return self._leads
 
     def is_anybodys(self) -> bool:
         """Whether somebody leads now."""
         with told(self._engine.url), self._engine.connect() as connection:
             return bool(connection.scalar(text(HELD), {"key": LEADER_KEY}))
 
-    def _leads_still(self, session: Connection) -> bool:
+    def _lives(self, session: Connection) -> bool:
         try:
             session.execute(text("SELECT 1"))
         except DBAPIError:
@@ -133,4 +133,4 @@ class ServerLeadership(Leadership):
         if self._session is not None:
             self._session.invalidate()
             self._session.close()
-            self._session = None
+            self._session, self._leads = None, False
