@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from workers.llm.model_source import load_model, load_tokenizer
 from workers.llm.comparison import HELD_OUT_TEXT, take_windows
+from workers.llm.model_source import load_model, load_tokenizer
 from workers.llm.program import BadInput
 from workers.llm.reference import Reference, load_reference, pad_left
 
