@@ -5,6 +5,7 @@ import queue
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from db.store import RunningAttempt
@@ -14,22 +15,20 @@ from jobs.task import Attempt, LogChunk, Node, TaskResult
 from jobs.toolchains import Toolchain
 from orchestrator.ray_executor.book import Book
 from orchestrator.ray_executor.connection import LOCAL, Connection, RayNode, reason_of
-from orchestrator.ray_executor.groups import Groups, shape_of
-from orchestrator.ray_executor.handed import Handed, share
-from orchestrator.ray_executor.line import Event, Line
+from orchestrator.ray_executor.groups import Groups
+from orchestrator.ray_executor.handed import Handed
+from orchestrator.ray_executor.handing import Handing
+from orchestrator.ray_executor.line import RETRY_S, Event, Line
 from orchestrator.ray_executor.lines import Lines
 from orchestrator.ray_executor.logs import Logs
 from orchestrator.ray_executor.sameness import Sameness
 from workers.devices import describe_node
-from workers.orders import Order, Post, Report, Superseded
+from workers.orders import Post, Report, Superseded
 
 LEASE_S = 15.0  #: an agent that has not heard of its head for so long ends all that it runs, and itself
 MARGIN_S = 3.0  #: after which nothing of it is left
-FIRST_ANSWERS_S = 10.0  #: what agents get to answer a head that begins to lead
+FIRST_ANSWERS_S = 3.0  #: what agents get to answer a head that begins to lead
 LOCAL_ANSWER_S = 60.0  #: what a local Ray takes at most to start an agent
-PORT_S = 5.0
-STOP_S = 30.0
-LONGEST_WAIT_S = 1.0  #: between looks at the time
 
 
 class RayExecutor:
@@ -54,14 +53,16 @@ class RayExecutor:
         self._lease_s = lease_s if address else math.inf
         self._longest_silence_s = self._lease_s + margin_s
         self._term = 0
+        self._describe = cache(lambda: describe_node(LOCAL))  # while no local agent does it
         self._connection = Connection(self._data, address, self._describe)
         self._groups = Groups(self._connection)
         self._book = Book(self._end_rest, lambda handed: self._release(handed.group))
         self._lines = Lines(self._connection, self._lease_s, self._post, self._tell, self._book.end_gangs_on)
-        self._described: Node | None = None  #: this machine, while no local agent does it
+        self._handing = Handing(self._book, self._lines, self._groups, has_books=address is not None)
+        self._has_old_groups = False  #: some that earlier heads made may be in Ray's books
         self._logs = Logs()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._wake: Callable[[], None] = _nobody
+        self._wake: Callable[[], None] = lambda: None
         self._superseded: Superseded | None = None
 
     def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
@@ -73,10 +74,10 @@ class RayExecutor:
             for node in self._book.nodes:
                 self._book.lose_all_on(node, "nobody runs it any more: whoever led was gone", FailureKind.LEASE_LOST)
             return
+        self._has_old_groups = True
         self._follow_members()
         self._await(lambda: self._lines.are_ready, FIRST_ANSWERS_S)
-        if self._lines.are_ready:
-            self._groups.drop_unknown({handed.group for handed in self._book.handed.values() if handed.group})
+        self._drop_old_groups()
 
     def wakes(self, wake: Callable[[], None]) -> None:
         """`wake` is called from Ray's threads."""
@@ -87,6 +88,7 @@ class RayExecutor:
         if self._address:
             self._follow_members()
             self._groups.drop_idle()
+            self._drop_old_groups()
             return [line.described for line in self._lines if self._lines.ready(line.node)]
         if self._connection.is_open:
             with suppress(ClusterUnreachable):  # then what it ran is lost, and the next attempt starts another one
@@ -117,20 +119,7 @@ class RayExecutor:
         if not self._address:
             self.open()
         self._hear()
-        refused = {attempt.id: reason for attempt in attempts if (reason := self._obstacle(attempt))}
-        groups = self._hold([attempt for attempt in attempts if attempt.id not in refused])
-        orders: dict[str, list[Order]] = {}
-        for attempt in attempts:
-            group = groups.get(attempt.id)
-            if attempt.id not in refused and self._address and group is None:
-                nodes = ", ".join(place.node for place in attempt.places)
-                refused[attempt.id] = f"Ray has no room on {nodes}: somebody else holds what looked free"
-            if attempt.id not in refused and (reason := self._hand_over(attempt, group, orders)):
-                refused[attempt.id] = reason
-                self._release(group)
-        for node, given in orders.items():
-            self._lines.by_node[node].start(given)
-        return refused
+        return self._handing.hand_over(attempts)
 
     def running(self) -> set[str]:
         """Ids of the attempts whose results were not collected yet."""
@@ -158,8 +147,7 @@ class RayExecutor:
         handed = self._book.handed
         self._logs.follow(one for one in attempts if one in handed)
         for line in self._lines:
-            wanted = {one: offset for one, offset in self._logs.offsets.items() if handed[one].nodes[0] == line.node}
-            if wanted and line.is_ready:
+            if wanted := {one: at for one, at in self._logs.offsets.items() if handed[one].nodes[0] == line.node}:
                 line.read_logs(wanted)
         return self._logs.taken()
 
@@ -173,20 +161,10 @@ class RayExecutor:
     def close(self) -> None:
         """End all attempts and agents, then the local Ray or the connection."""
         if self._connection.is_open:
-            stops = [(line, line.stop(STOP_S)) for line in self._lines if line.is_ready]
-            deadline = time.monotonic() + STOP_S + 1
-            for line, stop in stops:
-                with suppress(Exception):  # gone, or another head's
-                    stop.result(max(deadline - time.monotonic(), 0))
-                    self._connection.kill(line.agent)
+            self._lines.end_agents()
             self._groups.drop_all()
         self._disconnect()
         self._book.take_over([])
-
-    def _describe(self) -> Node:
-        if self._described is None:
-            self._described = describe_node(LOCAL)
-        return self._described
 
     def _disconnect(self) -> None:
         self._lines.close()
@@ -227,7 +205,7 @@ class RayExecutor:
         deadline = time.monotonic() + wait_s
         while not is_over() and (left_s := deadline - time.monotonic()) > 0:
             with suppress(queue.Empty):
-                self._take(self._events.get(timeout=min(left_s, LONGEST_WAIT_S)))
+                self._take(self._events.get(timeout=min(left_s, RETRY_S)))
             self._tend()
 
     def _hear(self) -> None:
@@ -309,49 +287,14 @@ class RayExecutor:
         if group and self._connection.is_open:
             self._groups.release(group)
 
+    def _drop_old_groups(self) -> None:
+        """Remove what earlier heads held and nobody needs, once all agents have said what they have."""
+        if self._has_old_groups and self._lines.are_ready:
+            self._groups.drop_unknown({handed.group for handed in self._book.handed.values() if handed.group})
+            self._has_old_groups = False
+
     def _lose_ray(self, error: BaseException) -> None:
         """Ray is not what it was. Of a local one nothing is kept; in a cluster agents live on, and are looked for."""
         self._disconnect()
         if not self._address:
             self._book.lose_all_on(LOCAL, f"node {LOCAL} stopped answering: {reason_of(error)}")
-
-    def _obstacle(self, attempt: Attempt) -> str | None:
-        """Why an attempt can't be handed over, if so."""
-        for place in attempt.places:
-            if self._lines.ready(place.node) is None:
-                return f"node {place.node} does not answer"
-        return None
-
-    def _hold(self, attempts: Sequence[Attempt]) -> Mapping[str, str]:
-        """What holds the attempts' devices in Ray's books; a local Ray has no other users."""
-        if not self._address or not attempts:
-            return {}
-        return self._groups.hold({attempt.id: shape_of(attempt, self._raylets(attempt)) for attempt in attempts})
-
-    def _raylets(self, attempt: Attempt) -> list[str]:
-        reports = [self._lines.by_node[place.node].report for place in attempt.places]
-        return [report.raylet for report in reports if report]
-
-    def _hand_over(self, attempt: Attempt, group: str | None, orders: dict[str, list[Order]]) -> str | None:
-        """Write down what each node is to be handed; why that can't be, if so."""
-        try:
-            parts = self._parts(attempt)
-        except Exception as error:
-            return f"node {attempt.places[0].node} has no port for its gang: {reason_of(error)}"
-        nodes = [place.node for place in attempt.places]
-        self._book.handed[attempt.id] = Handed(attempt.id, attempt.epoch, nodes, group)
-        for node, part in zip(nodes, parts, strict=True):
-            orders.setdefault(node, []).append(Order(part, group))
-        return None
-
-    def _parts(self, attempt: Attempt) -> Sequence[Attempt]:
-        """What each node of an attempt is handed."""
-        if len(attempt.places) == 1:
-            return [attempt]
-        first = self._lines.by_node[attempt.places[0].node]
-        port = first.free_port().result(PORT_S)
-        return [share(attempt, rank, first.described.address, port) for rank in range(len(attempt.places))]
-
-
-def _nobody() -> None:
-    """Nobody is to be woken."""

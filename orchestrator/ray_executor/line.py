@@ -110,7 +110,7 @@ class Line:
 
     def read_logs(self, offsets: Mapping[str, int]) -> None:
         """Ask for parts of logs, unless they are asked for already."""
-        if "read_logs" not in self._under_way:
+        if self.report and "read_logs" not in self._under_way:
             self._only_one("read_logs", self.term, dict(offsets))
 
     def free_port(self) -> "Future[int]":

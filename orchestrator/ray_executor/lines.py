@@ -1,7 +1,9 @@
 """The lines to all agents, and how long each node has been silent."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from orchestrator.ray_executor.connection import Connection, RayNode
@@ -9,6 +11,8 @@ from orchestrator.ray_executor.line import Event, Line
 from orchestrator.ray_executor.renewing import Renewing
 from workers.agent import clock
 from workers.orders import Post
+
+STOP_S = 30.0
 
 
 @dataclass
@@ -82,6 +86,15 @@ class Lines:
         if node in self.by_node:
             self.connection.kill(self.by_node[node].agent)
             self.lose(node)
+
+    def end_agents(self) -> None:
+        """Have all agents end what they run, and then themselves."""
+        stops = [(line, line.stop(STOP_S)) for line in self if line.is_ready]
+        deadline = time.monotonic() + STOP_S + 1
+        for line, stop in stops:
+            with suppress(Exception):  # gone, or another head's
+                stop.result(max(deadline - time.monotonic(), 0))
+                self.connection.kill(line.agent)
 
     def close(self) -> None:
         """Call no agent any more."""

@@ -159,7 +159,8 @@ def one_kind(executor: RayExecutor, given: Attempt) -> FailureKind | None:
 def test_attempts_run_on_their_nodes_and_the_head_is_woken(executor: RayExecutor, cluster: Cluster) -> None:
     woken = threading.Event()
     executor.wakes(woken.set)
-    assert {(node.id, node.address) for node in executor.nodes()} == {("n1", "127.0.0.1"), ("n2", "127.0.0.1")}
+    until(lambda: len(nodes(executor)) == 2, "both nodes answer")
+    assert {(node.id, node.address) for node in nodes(executor)} == {("n1", "127.0.0.1"), ("n2", "127.0.0.1")}
     assert executor.closed() == {}
     given = [on(attempt(WELL), node) for node in ("n1", "n2", "n1")]
     start(executor, *given)

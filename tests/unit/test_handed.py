@@ -1,0 +1,73 @@
+"""An attempt on several nodes comes to one result, and what is not stored yet is still expected of its nodes."""
+
+from dataclasses import replace
+
+from jobs.state import Failure, FailureKind
+from jobs.task import Artifact, Measurement, Process, TaskResult
+from orchestrator.ray_executor.book import Book
+from orchestrator.ray_executor.handed import Handed
+
+LOG = Artifact("1-1.log", "log", "0" * 64, 1)
+
+
+def result(failure: FailureKind | None = None, wall_s: float = 1.0) -> TaskResult:
+    process = Process(("true",), 0, wall_s, 1)
+    told = Failure(failure, f"it was {failure}") if failure else None
+    return TaskResult("1-1", 1, told, (LOG,), (Measurement("load_s", (wall_s,)),), ("slow",), (process,), wall_s=wall_s)
+
+
+def merged(*results: TaskResult, came: tuple[int, ...] = (0, 1)) -> TaskResult:
+    handed = Handed("1-1", 1, [f"n{rank}" for rank in range(len(results))])
+    for rank in came:
+        handed.take(f"n{rank}", results[rank])
+    return handed.merged()
+
+
+def kind(result: TaskResult) -> FailureKind | None:
+    return result.failure.kind if result.failure else None
+
+
+def test_one_nodes_result_is_the_attempts() -> None:
+    only = result()
+    assert merged(only, came=(0,)) is only
+
+
+def test_a_gangs_result_has_the_numbers_of_its_first_node_and_the_files_of_all() -> None:
+    found = merged(result(wall_s=1.0), result(wall_s=2.0))
+    assert [one.samples for one in found.measurements] == [(1.0,)]
+    assert [artifact.name for artifact in found.artifacts] == ["1-1.log", "rank1-1-1.log"]
+    assert ([process.wall_s for process in found.processes], found.wall_s) == ([1.0, 2.0], 2.0)
+    assert (found.failure, found.warnings) == (None, ("slow",))
+
+
+def test_a_gang_fails_with_the_first_failure_that_is_not_of_its_own_making() -> None:
+    lost, cancelled = result(FailureKind.NODE_LOST), result(FailureKind.CANCELLED)
+    assert kind(merged(cancelled, lost, came=(0, 1))) is FailureKind.NODE_LOST
+    assert kind(merged(result(), lost)) is FailureKind.NODE_LOST
+    assert kind(merged(cancelled, result())) is FailureKind.CANCELLED
+    wrong = result(FailureKind.WRONG_NUMBERS)
+    assert kind(merged(lost, wrong, came=(1, 0))) is FailureKind.WRONG_NUMBERS
+
+
+def test_a_node_is_expected_to_have_what_it_told_until_that_is_stored() -> None:
+    ended: list[str] = []
+    released: list[str] = []
+    book = Book(lambda handed: ended.append(handed.id), lambda handed: released.append(handed.id))
+    book.handed["1-1"] = Handed("1-1", 1, ["n0", "n1"])
+    assert not book.take("n0", replace(result(), epoch=2)), "of another attempt"
+    assert book.take("n0", result(FailureKind.TOOL_FAILED))
+    assert (ended, released, book.has_results) == (["1-1"], [], False)
+    book.lose_all_on("n1", "it is gone")
+    assert (released, book.nodes) == (["1-1"], set())
+    assert (book.expected("n0"), book.expected("n1")) == ({"1-1": 1}, {}), "n1 has nothing any more"
+    assert [kind(one) for one in book.collect()] == [FailureKind.TOOL_FAILED]
+    assert (book.expected("n0"), book.is_stored("1-1"), book.collect()) == ({"1-1": 1}, False, [])
+
+
+def test_what_was_collected_may_be_forgotten_once_it_is_stored() -> None:
+    book = Book(lambda handed: None, lambda handed: None)
+    book.handed["1-1"] = Handed("1-1", 1, ["n0"])
+    book.take("n0", result())
+    book.collect()
+    assert [handed.id for handed in book.stored()] == ["1-1"]
+    assert (list(book.stored()), book.is_stored("1-1"), book.take("n0", result())) == ([], True, False)
