@@ -85,7 +85,7 @@ class Connection:
                 if self.address:
                     self._expect_members(self.address)
                 ray.init(**self._options(), log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE)
-        except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError, ray.exceptions.RayError) as error:
+        except Exception as error:  # Ray's own are of no kind where a raylet is too slow to come up
             self._reap()
             raise ClusterUnreachable(self._where, reason_of(error)) from error
         self._ray, self._control = ray, Control(self._where)
