@@ -165,6 +165,7 @@ class Head:
                 break
             fresh |= moved
             seen = replace(seen, tasks=tuple(_moved(task, moved) for task in seen.tasks))
+        self._hold_offs.keep(task.id for task in seen.tasks if task.state is TaskState.QUEUED)
         started = self._start([action for action in actions if isinstance(action, Start)], fresh)
         waits = [action for action in actions if isinstance(action, Wait) and _is_new(action)]
         if waits:

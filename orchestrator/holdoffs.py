@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 
 from orchestrator.scheduler import Action, Start, Wait
 
@@ -24,6 +25,7 @@ class HoldOffs:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._held: dict[str, HoldOff] = {}  #: by task
+        self._applied_at = 0.0
 
     def note(self, task: str, reason: str | None) -> None:
         """A task was refused for a reason, or for none: then it runs."""
@@ -34,15 +36,15 @@ class HoldOffs:
 
     def apply(self, actions: Iterable[Action]) -> list[Action]:
         """The actions without the starts of tasks that are left alone: those wait."""
-        now = self._clock()
+        now = self._applied_at = self._clock()
         return [self._held_off(action, now) if isinstance(action, Start) else action for action in actions]
 
     def next_at(self) -> float:
-        """When one of them ends next."""
-        return min((held.until for held in self._held.values()), default=float("inf"))
+        """When the next one ends of those that were in force when they were applied."""
+        return min((held.until for held in self._held.values() if held.until > self._applied_at), default=inf)
 
     def keep(self, tasks: Iterable[str]) -> None:
-        """Forget the tasks that are not among these: they are over."""
+        """Forget the tasks that are not among these: they wait for nothing any more."""
         if self._held:
             live = set(tasks)
             self._held = {task: held for task, held in self._held.items() if task in live}
