@@ -193,6 +193,22 @@ def test_a_dry_run_prints_the_commands_that_then_run(
     assert len(filled.haloctl.json("list")) == 1
 
 
+def test_a_benchmark_on_each_device_is_planned_for_every_one_of_them(filled: Filled) -> None:
+    job = filled.haloctl.job(**EVERYTHING | {"variants": {"tp": [1, 2], "exclude": [{"tp": 2}]}})
+    planned = filled.haloctl.json("submit", job, "--devices", "each", "--dry-run")["tasks"]
+    pins = [task["pin"] for task in planned if task["stage"] == "benchmark"]
+    assert [pin["device"] for pin in pins] == list(range(8))
+    assert {task["pin"] is None for task in planned if task["stage"] != "benchmark"} == {True}
+
+
+def test_a_benchmark_on_each_node_is_refused_where_no_node_could_take_it(filled: Filled) -> None:
+    done = filled.haloctl.run("submit", filled.haloctl.job(**EVERYTHING), "--nodes", "each")
+    assert (done.code, done.out) == (2, "")
+    assert "haloctl: --nodes each: no node that is up has 1 x mi300x" in done.err
+    both = filled.haloctl.run("submit", filled.haloctl.job(**EVERYTHING), "--nodes", "each", "--devices", "each")
+    assert (both.code, "give one of them" in both.err) == (2, True)
+
+
 def test_list_tells_of_the_job(filled: Filled) -> None:
     job = filled.haloctl.only_job()
     assert job | {"job": filled.job, "state": "waiting", "done": 12, "tasks": 18, "stuck": 6} == job
