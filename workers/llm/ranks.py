@@ -29,8 +29,7 @@ from workers.llm.rank_process import BACKENDS, Rank, Work, host_main, rank_main,
 from workers.llm.rendezvous import COLLECTIVE_TIMEOUT, Rendezvous, Why
 
 LOOPBACK = "127.0.0.1"
-END_S = 5.0  #: for a rank that was asked to end
-SETTLE_TIMEOUT = timedelta(seconds=5)  #: for the store, and for other nodes to read there why it all ended
+SETTLE_TIMEOUT = timedelta(seconds=10)  #: for the store, and for other nodes to read there why it all ended
 
 
 @dataclass(frozen=True)
@@ -154,11 +153,9 @@ def _signal(number: int) -> str:
 
 
 def _end(processes: Iterable[ForkProcess]) -> None:
-    """Leave none of them."""
+    """Leave none of them; they have nothing to put away, and one that hangs hears nothing else."""
     left = list(processes)
     for process in left:
-        process.terminate()
-    for process in left:
-        process.join(END_S)
         process.kill()
+    for process in left:
         process.join()

@@ -85,16 +85,19 @@ class Rendezvous:
 
     def settle(self, nodes: int) -> tuple[Why, str] | None:
         """The cause, once all nodes have left word of what they saw; the store stays until all of them have asked."""
-        self._meet_nodes("settled", nodes)
+        are_all_here = self._meet_nodes("settled", nodes)
         found = self.failure()
-        self._meet_nodes("asked", nodes)
+        if are_all_here:
+            self._meet_nodes("asked", nodes)
         return found
 
-    def _meet_nodes(self, name: str, nodes: int) -> None:
+    def _meet_nodes(self, name: str, nodes: int) -> bool:
         if self.store.add(f"{name}/count", 1) == nodes:
             self.store.set(name, GO)
         with suppress(RuntimeError):  # a node that is gone is not waited for
             self.store.wait([name])
+            return True
+        return False
 
     def failure(self) -> tuple[Why, str] | None:
         """The cause that was left here."""
