@@ -21,7 +21,7 @@ from orchestrator.reuse import Reuse
 from orchestrator.settings import Settings
 from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.attempts import until
-from tests.stored_jobs import TOOLCHAIN
+from tests.stored_jobs import TOOLCHAIN, submit
 from workers.artifacts import ArtifactStore
 
 
@@ -49,6 +49,10 @@ def reuse(store: Store, artifacts: ArtifactStore) -> Reuse:
 @pytest.fixture
 def head(store: Store, executor: InMemoryExecutor, reuse: Reuse) -> Head:
     return Head(store, executor, reuse)
+
+
+def one_export(store: Store) -> str:
+    return f"{submit(store, stages=['export'])}-01"
 
 
 def settle(head: Head) -> None:
