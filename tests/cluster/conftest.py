@@ -11,12 +11,14 @@ import pytest
 from db import machines, reports
 from db.engine import Database, open_database
 from jobs.state import JobState
+from jobs.task import Resources
 from orchestrator import node_rows
 from tests import databases
 from tests.acceptance.haloctl import Running, short_folder
 from tests.cluster import network
 from tests.cluster.hosts import Host, until_equal
-from tests.cluster.work import Work, submitted
+from tests.cluster.work import WAIT, Work, submitted
+from tests.performance.noop_stage import NOTHING
 
 
 @dataclass
@@ -57,11 +59,11 @@ class Cluster:
         with self.hosts["client"].cable.entered(), open_database(self.url, create=False) as database:
             yield database
 
-    def submit_work(self, count: int) -> Work:
+    def submit_work(self, count: int, needs: Resources = NOTHING, program: str = WAIT) -> Work:
         """So many tasks that run until the test lets them end."""
         self._jobs += 1
         with self.database() as database:
-            return submitted(database, self.folder / f"work{self._jobs}", count)
+            return submitted(database, self.folder / f"work{self._jobs}", count, needs, program)
 
     def state(self, job: str) -> JobState:
         """How a job stands."""
@@ -79,6 +81,10 @@ class Cluster:
         """What `haloctl nodes` shows as the state of each."""
         with self.database() as database:
             return {node.id: node_rows.state(node) for node in machines.nodes(database)}
+
+    def up(self) -> set[str]:
+        """The nodes that take tasks."""
+        return {name for name, state in self.node_states().items() if state == "up"}
 
     def close(self) -> None:
         """Leave no process."""

@@ -1,6 +1,7 @@
 """Two commands, the same on every machine, make a cluster; a client needs the database's address and nothing else."""
 
 import secrets
+import shutil
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -10,13 +11,13 @@ import pytest
 from tests.acceptance.haloctl import until
 from tests.acceptance.jobs import ONE_EXPORT
 from tests.cluster.conftest import Cluster
-from tests.cluster.hosts import CPU_DEVICES, PORT, until_equal
+from tests.cluster.hosts import CPU_DEVICES, JOINED, PORT, until_equal
 
 CONFLICT, UNREACHABLE = 5, 6
 
 
 def test_nodes_join_with_what_they_have_and_everybody_sees_them(cluster: Cluster) -> None:
-    until_equal(cluster.node_states, {"n1": "up", "n2": "up"})
+    until_equal(cluster.up, {"n1", "n2"})
     n1, head = cluster.hosts["n1"], cluster.hosts["head"]
     assert (
         f"node n1 ({CPU_DEVICES} x cpu) has joined the cluster at {head.address}:{PORT}\n" == cluster.daemons["n1"].err
@@ -81,25 +82,25 @@ def test_a_second_head_is_told_who_leads(cluster: Cluster) -> None:
 def test_a_node_that_joined_later_leaves_when_what_it_runs_has_ended(cluster: Cluster) -> None:
     cluster.plug("n3")
     cluster.start_node("n3")
-    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "up"})
+    until_equal(cluster.up, {"n1", "n2", "n3"})
     work = cluster.submit_work(3 * CPU_DEVICES)
     work.until_running(3 * CPU_DEVICES)
     leaving = cluster.daemons["n3"]
     leaving.process.terminate()
     leaving.until_says("what runs here may finish")
-    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "refusing"})
+    until_equal(lambda: cluster.node_states()["n3"], "refusing")
     assert "it is being drained" in cluster.hosts["client"].answer("nodes")
     assert leaving.process.poll() is None
     work.open()
     assert leaving.end().code == 0, leaving.err
     assert cluster.hosts["n3"].processes() == []
-    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "down"})
+    until_equal(cluster.up, {"n1", "n2"})
     assert cluster.attempts(work.job) == {("succeeded",): 3 * CPU_DEVICES}
 
 
 def test_a_second_signal_has_it_hand_back_what_runs(cluster: Cluster) -> None:
     leaving = cluster.start_node("n3")
-    until_equal(cluster.node_states, {"n1": "up", "n2": "up", "n3": "up"})
+    until_equal(cluster.up, {"n1", "n2", "n3"})
     work = cluster.submit_work(3 * CPU_DEVICES)
     work.until_running(3 * CPU_DEVICES)
     leaving.process.terminate()
@@ -135,4 +136,49 @@ def test_a_standby_takes_over_what_runs_when_the_head_is_killed(cluster: Cluster
     until(lambda: "leads" in standby.err.splitlines(), "the standby leads")
     work.open()
     assert cluster.attempts(work.job) == {("succeeded",): 2}
-    until_equal(lambda: cluster.node_states()["n1"], "up")
+    until_equal(cluster.up, {"n1", "n2"})
+
+
+def test_a_node_whose_raylet_is_killed_joins_again(cluster: Cluster) -> None:
+    joined = cluster.daemons["n2"].err.count(JOINED)
+    cluster.hosts["n2"].kill("raylet/raylet")
+    until_equal(lambda: cluster.daemons["n2"].err.count(JOINED), joined + 1)
+    until_equal(cluster.up, {"n1", "n2"})
+
+
+def test_nodes_join_again_when_all_that_ray_knew_is_gone(cluster: Cluster) -> None:
+    head = cluster.hosts["head"]
+    nodes = [cluster.daemons[name] for name in ("n1", "n2")]
+    joined = [node.err.count(JOINED) for node in nodes]
+    head.kill(str(head.data / "ray"))
+    shutil.rmtree(head.data / "ray")
+    until_equal(lambda: [node.err.count(JOINED) for node in nodes], [times + 1 for times in joined])
+    work = cluster.submit_work(2 * CPU_DEVICES)
+    work.until_running(2 * CPU_DEVICES)
+    work.open()
+    assert cluster.attempts(work.job) == {("succeeded",): 2 * CPU_DEVICES}
+
+
+def test_nothing_is_left_of_a_killed_node(cluster: Cluster) -> None:
+    n2 = cluster.hosts["n2"]
+    work = cluster.submit_work(2 * CPU_DEVICES)
+    work.until_running(2 * CPU_DEVICES)
+    cluster.daemons["n2"].process.kill()
+    until(lambda: not n2.processes(), lambda: f"nothing is left, but {n2.told()}")
+    work.open()
+    cluster.start_node("n2")
+    assert cluster.attempts(work.job) == {("succeeded",): CPU_DEVICES, ("node_lost", "succeeded"): CPU_DEVICES}
+
+
+def test_a_head_that_is_told_to_end_hands_back_and_takes_its_ray_along(cluster: Cluster) -> None:
+    work = cluster.submit_work(1)
+    work.until_running(1)
+    head = cluster.daemons["head"]
+    head.process.terminate()
+    assert head.end().code == 0, head.err
+    assert cluster.hosts["head"].find(str(cluster.hosts["head"].data)) == []
+    until_equal(lambda: sum(len(cluster.hosts[name].find(str(work.folder))) for name in ("n1", "n2")), 0)
+    work.open()
+    cluster.start_head("head")
+    assert cluster.attempts(work.job) == {("handed_back", "succeeded"): 1}
+    until_equal(cluster.up, {"n1", "n2"})
