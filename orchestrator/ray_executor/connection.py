@@ -136,7 +136,7 @@ class Connection:
     def kill(self, agent: Any) -> None:
         """End an agent's process."""
         ray = self._ray
-        self._tell(lambda: ray.kill(agent))
+        self.later(lambda: ray.kill(agent))
 
     def is_dead(self, error: BaseException) -> bool:
         """Whether an agent that answered so is gone for good."""
@@ -168,7 +168,7 @@ class Connection:
             is_name = isinstance(name_or_group, str)
             remove_placement_group(get_placement_group(name_or_group) if is_name else name_or_group)
 
-        self._tell(remove)
+        self.later(remove)
 
     def groups(self) -> Sequence[str]:
         """Names of our placement groups."""
@@ -203,7 +203,8 @@ class Connection:
         ray.shutdown()
         self._reap()
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def later(self, call: Callable[[], None]) -> None:
+        """Have a call made after those that were asked for before it; it is not waited for."""
         assert self._control
         self._control.tell(call)
 

@@ -3,7 +3,7 @@
 Making a group costs milliseconds, but Ray 2.60 takes up to a second to see that what a removed one held is free again.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from workers.agent import clock
 
 IDLE_S = 2.0
 TRIES = 3  #: of a second each
-MAKING_S = 30.0
+MAKING_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ class Groups:
                 self._connection.ask(lambda: self._make(missing, made), MAKING_S)
                 self._connection.ask(lambda: self._keep_ready(made), MAKING_S)
         except BaseException:
-            for group in [*found.values(), *made.values()]:
-                self._connection.remove_group(group.made)
+            self._connection.later(lambda: self._remove([*found.values(), *made.values()]))  # once no more are made
             raise
         self._held |= {group.name: group for group in [*found.values(), *made.values()]}
         return {attempt: group.name for attempt, group in {**found, **made}.items()}
@@ -64,9 +63,7 @@ class Groups:
     def drop_idle(self) -> None:
         """Remove what nobody wanted for a moment."""
         oldest = clock() - IDLE_S
-        for since, group in self._free:
-            if since < oldest:
-                self._connection.remove_group(group.made)
+        self._remove([group for since, group in self._free if since < oldest])
         self._free = [(since, group) for since, group in self._free if since >= oldest]
 
     def drop_unknown(self, known: Collection[str]) -> None:
@@ -77,13 +74,16 @@ class Groups:
 
     def drop_all(self) -> None:
         """Remove all that is held or kept."""
-        for group in [*self._held.values(), *(group for _, group in self._free)]:
-            self._connection.remove_group(group.made)
+        self._remove([*self._held.values(), *(group for _, group in self._free)])
         self.forget()
 
     def forget(self) -> None:
         """Know of no group any more."""
         self._held, self._free = {}, []
+
+    def _remove(self, groups: Iterable[_Group]) -> None:
+        for group in groups:
+            self._connection.remove_group(group.made)
 
     def _reuse(self, shape: Shape) -> _Group | None:
         for at, (_, group) in enumerate(self._free):
@@ -101,8 +101,7 @@ class Groups:
         """Where new groups are made what is kept there may be in their way."""
         nodes = {node for shape in shapes for node, _ in shape}
         in_the_way = [group for _, group in self._free if nodes & {node for node, _ in group.shape}]
-        for group in in_the_way:
-            self._connection.remove_group(group.made)
+        self._remove(in_the_way)
         self._free = [(since, group) for since, group in self._free if group not in in_the_way]
 
     def _keep_ready(self, made: dict[str, _Group]) -> None:

@@ -354,3 +354,11 @@ def test_a_wiped_cluster_loses_what_ran_and_is_joined_anew(executor: RayExecutor
     following = on(attempt(WELL), "n1")
     start(executor, following)
     assert one_kind(executor, following) is None
+
+
+def test_closing_ends_what_runs_and_the_agents(executor: RayExecutor, cluster: Cluster) -> None:
+    _, marker = started(executor, "n1")
+    agent = cluster.agent("n1")
+    executor.close()
+    assert (living(marker), executor.running()) == ([], set())
+    until(lambda: not agent.is_running(), "the agent has ended")
