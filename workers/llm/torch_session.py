@@ -1,8 +1,9 @@
 """A model of transformers on its ranks: split by its own tensor-parallel plan, with a static KV cache.
 
 What transformers 5.23 and torch 2.13 leave to be done: the plan needs accelerate to be installed; subgroups of a device
-mesh wait 30 minutes for a lost peer (`workers.llm.ranks` limits them); the mesh is laid over the accelerator that torch
-was built for, also where an attempt's devices are the host's cores. Every collective of llama's plan runs on gloo.
+mesh wait 30 minutes for a lost peer (`workers.llm.rank_process` limits them); the mesh is laid over the accelerator
+that torch was built for, also where an attempt's devices are the host's cores. Every collective of llama's plan runs on
+gloo.
 """
 
 import time
