@@ -5,6 +5,7 @@ import os
 import select
 import shutil
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,18 @@ from orchestrator.cluster import ray_commands, ray_start
 from orchestrator.ray_address import expect_answer
 
 LAST_ADDRESS = "ray_current_cluster"  #: Ray's file that keeps a second `ray start --head` from starting
-PROGRAMS = ("gcs_server", "raylet")  #: without any of which it is of no use
+CONTROL_STORE, RAYLET = "gcs_server", "raylet"
+PROGRAMS = (CONTROL_STORE, RAYLET)  #: without any of which it is of no use
+ANSWERS_S = 10.0  #: a control store that is started again listens within tenths of one
+LOOK_AGAIN_S = 0.05
+
+
+#: What it says goes to Ray's logs.
+QUIET = (
+    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+)
 
 
 class ClusterRay(Protocol):
@@ -76,6 +88,7 @@ class HeadRay:
         self._state.parent.mkdir(mode=0o700, exist_ok=True)
         self._folder = ray_commands.short_folder(data, "head")
         self._lock: int | None = None
+        self._store_command: tuple[list[str], dict[str, str]] | None = None  #: as the control store was started
         self._living: dict[str, int] = {}  #: by program: a file descriptor that can be read when the process is gone
 
     @property
@@ -91,6 +104,8 @@ class HeadRay:
         self._look()
         if self.is_alive():
             return False
+        if self._has_revived_store():
+            return True
         self._clear()
         self._expect_free_port()
         try:
@@ -138,6 +153,21 @@ class HeadRay:
             raise ClusterUnreachable(f"Ray at {self.address}", f"another head has it in its hands; {remedy}") from error
         self._lock = lock
 
+    def _has_revived_store(self) -> bool:
+        """Start the control store alone, where all else lives and has but to connect to it again."""
+        if self._living.keys() != {RAYLET} or self._store_command is None:
+            return False
+        argv, environment = self._store_command
+        os.posix_spawn(argv[0], argv, environment, file_actions=QUIET, setsid=True)
+        until = time.monotonic() + ANSWERS_S
+        while time.monotonic() < until:
+            with suppress(ClusterUnreachable):
+                expect_answer(self.address)
+                self._look()
+                return self.is_alive()
+            time.sleep(LOOK_AGAIN_S)
+        return False
+
     def _start(self) -> None:
         for folder in (self._state, self._log.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,10 +189,13 @@ class HeadRay:
         self._forget()
         for pid in reaper.processes(str(self._folder)):
             with suppress(OSError):
-                argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                argv = _strings(f"/proc/{pid}/cmdline")
                 name = Path(argv[0]).name
                 if name in PROGRAMS and self._is_ours(argv):
                     self._living[name] = os.pidfd_open(pid)
+                if name == CONTROL_STORE and name in self._living:
+                    variables = (variable.split("=", 1) for variable in _strings(f"/proc/{pid}/environ"))
+                    self._store_command = argv, {variable[0]: variable[1] for variable in variables if variable[1:]}
 
     def _is_ours(self, argv: list[str]) -> bool:
         here = {f"--gcs-address={self.address}"}
@@ -187,3 +220,8 @@ class HeadRay:
             except OSError as error:
                 remedy = "say --port with one that is free, and --host with an address of this machine"
                 raise ClusterUnreachable(f"{self.address} for Ray", f"{error.strerror}; {remedy}") from error
+
+
+def _strings(file: str) -> list[str]:
+    """What the kernel tells of a process, each with a zero at its end."""
+    return os.fsdecode(Path(file).read_bytes()).rstrip("\0").split("\0")
