@@ -21,6 +21,7 @@ CONTROL_STORE, RAYLET = "gcs_server", "raylet"
 PROGRAMS = (CONTROL_STORE, RAYLET)  #: without any of which it is of no use
 ANSWERS_S = 10.0  #: a control store that is started again listens within tenths of one
 LOOK_AGAIN_S = 0.05
+FREE_S = 1.0
 
 
 #: What it says goes to Ray's logs.
@@ -213,13 +214,22 @@ class HeadRay:
         (self._folder / LAST_ADDRESS).unlink(missing_ok=True)
 
     def _expect_free_port(self) -> None:
+        """A killed process's port is free a moment after it."""
+        until = time.monotonic() + FREE_S
+        while (reason := self._why_not_free()) and time.monotonic() < until:
+            time.sleep(LOOK_AGAIN_S)
+        if reason:
+            remedy = "say --port with one that is free, and --host with an address of this machine"
+            raise ClusterUnreachable(f"{self.address} for Ray", f"{reason}; {remedy}")
+
+    def _why_not_free(self) -> str:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((self._host, self._port))
             except OSError as error:
-                remedy = "say --port with one that is free, and --host with an address of this machine"
-                raise ClusterUnreachable(f"{self.address} for Ray", f"{error.strerror}; {remedy}") from error
+                return error.strerror or str(error)
+        return ""
 
 
 def _strings(file: str) -> list[str]:
