@@ -296,5 +296,6 @@ class RayExecutor:
     def _lose_ray(self, error: BaseException) -> None:
         """Ray is not what it was. Of a local one nothing is kept; in a cluster agents live on, and are looked for."""
         self._disconnect()
+        self._has_old_groups = True
         if not self._address:
             self._book.lose_all_on(LOCAL, f"node {LOCAL} stopped answering: {reason_of(error)}")
