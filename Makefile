@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check install install-dev bench clean
+.PHONY: demo test check install install-dev bench chaos clean
 
 demo: install  ## the shipped model through every stage, and the matrix
 	$(BIN)/haloctl submit demo --wait
@@ -18,6 +18,9 @@ check: install-dev  ## what needs no test to be run
 
 bench: install-dev  ## speed, as ratios against something else in the same run
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m benchmark tests/performance -s
+
+chaos: install-dev  ## hundreds of kills of everything in a cluster of network namespaces; takes root
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m chaos tests/cluster -s
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,13 +49,26 @@ def free_port() -> int:
 class PostgresServer:
     """A running server; `new_database` costs tens of milliseconds, for it copies a template."""
 
-    def __init__(self, port: int, address: str, restart: Callable[[], object]) -> None:
-        self._port, self._address = port, address
-        self.restart = restart  #: ends every session, as a crash would, and returns when the server is back
+    def __init__(self, port: int, address: str, control: Callable[[str], object]) -> None:
+        """`control` does what `pg_ctl` is told, `start`, `stop` or `restart`, and returns when it is done."""
+        self._port, self._address, self._control = port, address, control
         self._made = 0
 
     def url(self, name: str) -> str:
         return f"postgresql+psycopg://{USER}@{self._address}:{self._port}/{name}"
+
+    def restart(self) -> None:
+        """End every session, as a crash would, and return when the server is back."""
+        self._control("restart")
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """While it lasts nobody gets in; whoever was has lost his session."""
+        self._control("stop")
+        try:
+            yield
+        finally:
+            self._control("start")
 
     def administer(self, statement: str) -> None:
         dsn = f"postgresql://{USER}@{self._address}:{self._port}/postgres"
@@ -105,8 +117,8 @@ def running_server(programs: Path, address: str = LOOPBACK) -> Iterator[Postgres
         subprocess.run(initdb, user=user, cwd=folder, check=True, capture_output=True)
         with (folder / "data" / "pg_hba.conf").open("a") as trusted:
             trusted.write("host all all samenet trust\n")
-        with _process(programs, folder, user, address) as (port, restart):
-            server = PostgresServer(port, address, restart)
+        with _process(programs, folder, user, address) as (port, control):
+            server = PostgresServer(port, address, control)
             server.make_template()
             yield server
     finally:
@@ -136,8 +148,8 @@ def _unprivileged(folder: Path) -> str | None:
 @contextmanager
 def _process(
     programs: Path, folder: Path, user: str | None, address: str
-) -> Iterator[tuple[int, Callable[[], object]]]:
-    """Its port, and how it is restarted."""
+) -> Iterator[tuple[int, Callable[[str], object]]]:
+    """Its port, and how it is stopped and started."""
     port = free_port()
     given = (*SERVER_SETTINGS, f"listen_addresses={address}")
     settings = [part for setting in given for part in ("-c", setting)]
@@ -153,17 +165,21 @@ def _process(
     ]
     options = " ".join(["-p", str(port), *settings])
 
-    def run(*what: str) -> None:
+    def run(what: str) -> None:
         done = subprocess.run(
-            [*control, *what], user=user, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*control, "-o", options, "-m", "immediate", what],
+            user=user,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         assert done.returncode == 0, (folder / "log").read_text()
 
-    run("-o", options, "start")
+    run("start")
     try:
-        yield port, partial(run, "-o", options, "-m", "immediate", "restart")
+        yield port, run
     finally:
-        run("-m", "immediate", "stop")
+        run("stop")
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from db.engine import Database
 from db.store import Store
+from jobs.task import Resources
 from tests.acceptance.haloctl import until
-from tests.performance.noop_stage import known_here_and_below, plan_of
+from tests.performance.noop_stage import NOTHING, known_here_and_below, plan_of
 from tests.stored_jobs import TINY
 
 #: `python -c WAIT FOLDER`: leaves a file with its pid among those that run, and ends with the code that `gate` says.
@@ -18,12 +19,21 @@ while not (folder / "gate").exists():
     time.sleep(0.05)
 sys.exit(int((folder / "gate").read_text() or 0))
 """
+#: The same with a child in a session of its own that does not want to end.
+STUBBORN = f"""
+import os, signal, time
+if not os.fork():
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+{WAIT}
+"""
 TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Work:
-    """A job of equal tasks, each with one logical CPU device, that run until the gate is open."""
+    """A job of equal tasks that run until the gate is open."""
 
     job: str
     folder: Path
@@ -43,12 +53,12 @@ class Work:
         part.rename(self.folder / "gate")
 
 
-def submitted(database: Database, folder: Path, count: int) -> Work:
-    """Submit such a job."""
+def submitted(database: Database, folder: Path, count: int, needs: Resources = NOTHING, program: str = WAIT) -> Work:
+    """Submit such a job; each task has one logical CPU device, unless it `needs` something else."""
     (folder / "running").mkdir(parents=True)
     with known_here_and_below():
         job = Store(database).submit(
-            plan_of(count, "python", "-c", WAIT, str(folder)),
+            plan_of(count, "python", "-c", program, str(folder), needs=needs),
             name="work",
             spec={},
             model=TINY,

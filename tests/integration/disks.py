@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,24 @@ SMALL_DISK_BYTES = 1 << 20
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with 1 MiB, where this user may mount one."""
     folder = tmp_path / "small-disk"
+    with mounted(folder, SMALL_DISK_BYTES):
+        yield folder
+
+
+@contextmanager
+def mounted(folder: Path, size_bytes: int) -> Iterator[None]:
+    """While it lasts a folder is a file system of its own; skips the test where this user may not mount one."""
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs takes root")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a small tmpfs can't be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"a small tmpfs can't be mounted here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(disk: Path) -> None:

@@ -1,0 +1,142 @@
+"""What can go wrong with a cluster's processes, found by what they are; and what must hold after all of it."""
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from db import audit, reports
+from jobs.state import JobState
+from jobs.task import Resources
+from tests.acceptance.haloctl import Running, until
+from tests.cluster.conftest import Cluster, how_it_ended
+from tests.cluster.hosts import Host, until_equal
+from tests.cluster.work import Work
+
+DEVICES = 8  #: of each node
+WHOLE_NODE = Resources(cpus=0, memory_bytes=0, devices=DEVICES, device_kind="cpu")
+HALF_NODE = replace(WHOLE_NODE, devices=DEVICES // 2)
+GANG = replace(HALF_NODE, nodes=2)
+ONE_DEVICE = replace(WHOLE_NODE, devices=1)
+AGENT = "ray::Agent"
+CONTROL_STORE, RAYLET = "gcs_server", "raylet"
+
+
+def program(host: Host, name: str) -> psutil.Process:
+    """A host's process by the name of its program."""
+    (found,) = [process for process in host.processes() if _program(process) == name]
+    return found
+
+
+def _program(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return Path((process.cmdline() or [""])[0]).name
+    return ""
+
+
+def host_of(cluster: Cluster, work: Work) -> Host:
+    """Where the one task of some work runs."""
+    (host,) = [host for host in cluster.hosts.values() if host.find(str(work.folder))]
+    return host
+
+
+def stage_process(cluster: Cluster, work: Work) -> psutil.Process:
+    """The process that the one task of some work has started."""
+    (found, *_) = host_of(cluster, work).find(str(work.folder))
+    parent = found.parent()
+    assert parent is not None
+    return parent if str(work.folder) in parent.cmdline() else found
+
+
+def above(cluster: Cluster, work: Work) -> tuple[psutil.Process, psutil.Process, psutil.Process]:
+    """The guard, the keeper and the agent of the one task of some work."""
+    guard, keeper, agent, *_ = stage_process(cluster, work).parents()
+    assert AGENT in " ".join(agent.cmdline())
+    return guard, keeper, agent
+
+
+def kill_head(cluster: Cluster) -> None:
+    """Kill the head's own process; its Ray and all agents live on."""
+    head = cluster.daemons["head"]
+    head.process.kill()
+    head.end()
+
+
+def kill_node(cluster: Cluster, host: Host) -> None:
+    """Kill all that a node has, as a power cut does."""
+    host.kill()
+    cluster.daemons[host.name].end()
+
+
+def wipe(cluster: Cluster) -> None:
+    """Kill the head and its Ray, and have that forget all that it knew."""
+    kill_head(cluster)
+    head = cluster.hosts["head"]
+    for name in (CONTROL_STORE, RAYLET):
+        program(head, name).kill()
+    shutil.rmtree(head.data / "ray" / "state")
+
+
+def working_again_s(cluster: Cluster, start: Callable[[], Running]) -> float:
+    """Start a head, and return how many seconds later it has done a task that had been queued meanwhile."""
+    probe = cluster.submit_work(1)
+    probe.open()
+    began = time.monotonic()
+    start()
+    until(lambda: cluster.state(probe.job) == JobState.SUCCEEDED, "a new task has been done")
+    return time.monotonic() - began
+
+
+def until_over(cluster: Cluster, *works: Work) -> None:
+    """What must hold after all: each task has come to an end, no process is left, and the rows tell of nothing that
+    can't be."""
+    for work in works:
+        until_ended(cluster, work)
+        until_gone(cluster, work)
+    with cluster.database() as database:
+        assert list(audit.violations(database)) == []
+
+
+def until_running(cluster: Cluster, work: Work, count: int) -> None:
+    """Wait until so many processes of some work have begun."""
+    until(lambda: work.running() >= count, lambda: f"{count} run, but {told(cluster, work)}")
+
+
+def until_ended(cluster: Cluster, work: Work) -> None:
+    """Wait until each task has come to an end."""
+    until(lambda: cluster.state(work.job) in ENDS, lambda: f"{work.job} has ended, but {told(cluster, work)}")
+
+
+def ended_as(cluster: Cluster, work: Work) -> dict[tuple[str, ...], int]:
+    """Wait until it has succeeded; how many of its tasks had attempts that ended so, in their order."""
+    until_ended(cluster, work)
+    return cluster.attempts(work.job)
+
+
+def until_gone(cluster: Cluster, work: Work) -> None:
+    """Wait until no process of some work is left on any host."""
+    until_equal(lambda: [host.name for host in cluster.hosts.values() if host.find(str(work.folder))], [])
+
+
+ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+def nodes_of(cluster: Cluster, work: Work) -> list[str]:
+    """Where the attempts of the one task of some work were, in their order."""
+    with cluster.database() as database:
+        (task,) = reports.tasks(database, work.job)
+        return [attempt.node for attempt in reports.attempts(database, task.id)]
+
+
+def told(cluster: Cluster, work: Work) -> str:
+    """How its tasks stand, for messages."""
+    with cluster.database() as database:
+        return "; ".join(
+            f"{task.id} {task.state} ({task.waits_for}): "
+            + ", ".join(f"{how_it_ended(one)} on {one.node}" for one in reports.attempts(database, task.id))
+            for task in reports.tasks(database, work.job)
+        )

@@ -1,0 +1,231 @@
+"""Whatever is killed, cut off, stopped, filled up or forgotten: every task reaches an end, each result is stored once,
+and no process is left. One cluster goes through all of it; what its database says is checked again and again."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from itertools import cycle
+
+import pytest
+from sqlalchemy import select, update
+
+from db.tables import attempts
+from jobs.state import JobState
+from tests.acceptance.haloctl import until
+from tests.cluster import faults
+from tests.cluster.conftest import Cluster, running_cluster
+from tests.cluster.faults import DEVICES, GANG, HALF_NODE, WHOLE_NODE, ended_as, host_of, until_over, until_running
+from tests.cluster.hosts import LEADS, until_equal
+from tests.cluster.work import STUBBORN
+from tests.integration.disks import mounted
+
+NODES = ("n1", "n2", "n3", "n4")
+SMALL = "n4"  #: its disk is
+SMALL_DISK_BYTES = 64 << 20
+HEADS = 20
+RULES_BROKEN = 5
+
+#: `python -c WRITE FOLDER`: makes a file that the small disk has no room for.
+WRITE = f"""
+with open("large", "wb") as file:
+    for _ in range({SMALL_DISK_BYTES >> 20}):
+        file.write(bytes(1 << 20))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head with four nodes of eight devices; the last one has a small disk."""
+    with running_cluster() as cluster:
+        cluster.start_head("head")
+        for name in NODES:
+            cluster.plug(name, HALOCTL_CPU_DEVICES=f"{DEVICES}")
+        with mounted(cluster.hosts[SMALL].data, SMALL_DISK_BYTES):
+            for name in NODES:
+                cluster.start_node(name, waits=False)
+            until_equal(cluster.node_states, dict.fromkeys(NODES, "up"))
+            yield cluster
+
+
+def test_what_ran_on_dead_cut_off_and_stopped_nodes_is_done_once_and_elsewhere(cluster: Cluster) -> None:
+    works = [cluster.submit_work(1, WHOLE_NODE, STUBBORN) for _ in range(3)]
+    for work in works:
+        until_running(cluster, work, 1)
+    dead, cut, stopped = (host_of(cluster, work) for work in works)
+    first, second, third = works
+    faults.kill_node(cluster, dead)
+    cut.cut()
+    stopped.send(signal.SIGSTOP)
+    cluster.start_node(dead.name, waits=False)
+    first.open()
+    until(lambda: not cut.find(str(second.folder)), "what is cut off has ended by its lease")
+    third.open()
+    assert ended_as(cluster, third) == {("node_lost", "succeeded"): 1}
+    stopped.send(signal.SIGCONT)  # the late one finds its gate open
+    cut.heal()
+    second.open()
+    for work, host in zip(works, (dead, cut, stopped), strict=True):
+        assert ended_as(cluster, work) == {("node_lost", "succeeded"): 1}
+        assert faults.nodes_of(cluster, work)[1] != host.name
+    until_over(cluster, *works)
+    until_equal(cluster.node_states, dict.fromkeys(NODES, "up"))
+
+
+def test_a_gang_whose_node_is_killed_ends_everywhere_and_is_done_again(cluster: Cluster) -> None:
+    gang = cluster.submit_work(1, GANG, STUBBORN)
+    until_running(cluster, gang, 2)
+    lost, other = [host for host in cluster.hosts.values() if host.find(str(gang.folder))]
+    faults.kill_node(cluster, lost)
+    cluster.start_node(lost.name)
+    until_running(cluster, gang, 4)
+    assert len(other.find(str(gang.folder))) in (0, 2), "nothing of the first attempt"
+    gang.open()
+    assert ended_as(cluster, gang) == {("node_lost", "succeeded"): 1}
+    until_over(cluster, gang)
+
+
+def test_a_killed_guard_or_keeper_or_agent_or_raylet_costs_an_attempt(cluster: Cluster) -> None:
+    by_guard, by_keeper = works = [cluster.submit_work(1, WHOLE_NODE, STUBBORN) for _ in range(2)]
+    for work in works:
+        until_running(cluster, work, 1)
+    guard, keeper = faults.above(cluster, by_guard)[0], faults.above(cluster, by_keeper)[1]
+    guard.kill()
+    keeper.kill()
+    for work in works:
+        until_running(cluster, work, 2)
+    agent, raylet = faults.above(cluster, by_guard)[2], faults.program(host_of(cluster, by_keeper), faults.RAYLET)
+    agent.kill()
+    raylet.kill()
+    for work in works:
+        work.open()
+    assert ended_as(cluster, by_guard) == {("lease_lost", "node_lost", "succeeded"): 1}
+    ((first, second, last),) = ended_as(cluster, by_keeper)
+    assert (first, last) == ("lease_lost", "succeeded")
+    assert second in ("node_lost", "lease_lost"), "whatever of the node ends first"
+    until_over(cluster, *works)
+
+
+def test_a_killed_stage_process_is_the_programs_own_failure(cluster: Cluster) -> None:
+    work = cluster.submit_work(1, program=STUBBORN)
+    until_running(cluster, work, 1)
+    faults.stage_process(cluster, work).kill()
+    until_equal(lambda: cluster.state(work.job), JobState.FAILED)
+    assert "out_of_memory" in faults.told(cluster, work)
+    until_over(cluster, work)
+
+
+def test_what_is_cancelled_while_everything_is_killed_leaves_nothing(cluster: Cluster) -> None:
+    work = cluster.submit_work(2 * len(NODES), HALF_NODE, STUBBORN)
+    until_running(cluster, work, 2 * len(NODES))
+    faults.kill_head(cluster)
+    cluster.hosts["n1"].until_found(faults.AGENT).kill()
+    cluster.hosts["client"].answer("cancel", work.job)
+    cluster.start_head("head")
+    faults.kill_node(cluster, cluster.hosts["n2"])
+    cluster.start_node("n2", waits=False)
+    until_equal(lambda: cluster.state(work.job), JobState.CANCELLED)
+    until_over(cluster, work)
+
+
+def test_running_attempts_outlive_the_head_the_control_store_and_the_heads_raylet(cluster: Cluster) -> None:
+    work = cluster.submit_work(len(NODES), HALF_NODE, STUBBORN)
+    until_running(cluster, work, len(NODES))
+    faults.kill_head(cluster)
+    took_s = faults.working_again_s(cluster, lambda: cluster.start_head("head"))
+    print(f"\na head on a Ray that is alive works again after {took_s:.1f} s")
+    for name in (faults.CONTROL_STORE, faults.RAYLET):
+        faults.program(cluster.hosts["head"], name).kill()
+        probe = cluster.submit_work(1)
+        probe.open()
+        assert ended_as(cluster, probe) == {("succeeded",): 1}
+    work.open()
+    assert ended_as(cluster, work) == {("succeeded",): len(NODES)}
+    until_over(cluster, work)
+
+
+def test_a_head_whose_ray_was_wiped_works_again_and_does_all_that_was_lost(cluster: Cluster) -> None:
+    work = cluster.submit_work(len(NODES), HALF_NODE, STUBBORN)
+    until_running(cluster, work, len(NODES))
+    faults.wipe(cluster)
+    took_s = faults.working_again_s(cluster, lambda: cluster.start_head("head"))
+    print(f"\na head whose Ray was wiped works again after {took_s:.1f} s")
+    work.open()
+    assert ended_as(cluster, work) == {("node_lost", "succeeded"): len(NODES)}
+    until_over(cluster, work)
+    until_equal(cluster.node_states, dict.fromkeys(NODES, "up"))
+
+
+def test_heads_that_are_killed_again_and_again_lose_nothing(cluster: Cluster) -> None:
+    seed = int(os.environ.get("CHAOS_SEED", random.randrange(1 << 32)))
+    print(f"\nCHAOS_SEED={seed}")
+    chance = random.Random(seed)
+    runs = cluster.submit_work(len(NODES), HALF_NODE, STUBBORN)
+    until_running(cluster, runs, len(NODES))
+    flows = [cluster.submit_work(3) for _ in range(HEADS)]
+    faults.kill_head(cluster)
+    for flow, waits in zip(flows, cycle((True, False, False)), strict=False):
+        head = cluster.daemons["head"] = cluster.hosts["head"].start("head", "--host", cluster.hosts["head"].address)
+        if waits:
+            head.until_says(LEADS)
+        flow.open()
+        time.sleep(chance.uniform(0.0, 1.0))
+        faults.kill_head(cluster)
+    cluster.start_head("head")
+    runs.open()
+    until_over(cluster, runs, *flows)
+    ended = [kinds for work in (runs, *flows) for kinds in ended_as(cluster, work)]
+    assert {kind for kinds in ended for kind in kinds} <= {"succeeded", "handed_back", "node_lost", "lease_lost"}
+    assert all(kinds[-1] == "succeeded" for kinds in ended)
+
+
+def test_a_database_that_restarts_or_stays_away_costs_no_result(cluster: Cluster) -> None:
+    assert cluster.postgres
+    work, later = cluster.submit_work(4, program=STUBBORN), cluster.submit_work(4, program=STUBBORN)
+    until_running(cluster, later, 4)
+    with cluster.hosts["head"].cable.entered():
+        cluster.postgres.restart()
+        work.open()
+        assert ended_as(cluster, work) == {("succeeded",): 4}
+        said = len(cluster.daemons["head"].err)
+        with cluster.postgres.stopped():
+            later.open()
+            faults.until_gone(cluster, later)
+            until(lambda: "trying again" in cluster.daemons["head"].err[said:], "the head has noticed")
+    assert ended_as(cluster, later) == {("succeeded",): 4}
+    until_over(cluster, work, later)
+
+
+def test_a_full_disk_sends_a_task_elsewhere(cluster: Cluster) -> None:
+    small = cluster.hosts[SMALL]
+    works = [cluster.submit_work(1, WHOLE_NODE) for _ in NODES]
+    for work in works:
+        until_running(cluster, work, 1)
+    (there,) = [work for work in works if small.find(str(work.folder))]
+    large = cluster.submit_work(1, program=WRITE)
+    there.open()
+    until(lambda: "out_of_disk" in faults.told(cluster, large), lambda: faults.told(cluster, large))
+    for work in works:
+        work.open()
+    assert ended_as(cluster, large) == {("out_of_disk", "succeeded"): 1}
+    assert faults.nodes_of(cluster, large)[0] == SMALL
+    assert list((small.data / "work").iterdir()) == []
+    until_over(cluster, large, *works)
+
+
+def test_the_checker_finds_what_was_planted_among_all_this(cluster: Cluster) -> None:
+    """The last test, for what it plants stays."""
+    work = cluster.submit_work(2)
+    until_running(cluster, work, 2)
+    work.open()
+    until_over(cluster, work)
+    client = cluster.hosts["client"]
+    assert client.answer("db", "check").startswith("all is as it should be")
+    first, second = (f"{work.job}-{number:02}-1" for number in (1, 2))
+    held = select(attempts.c.places).where(attempts.c.id == first).scalar_subquery()
+    with cluster.database() as database, database.writing() as connection:
+        connection.execute(update(attempts).where(attempts.c.id == second).values(places=held))
+    done = client.run("db", "check")
+    assert done.code == RULES_BROKEN, done.err
+    assert first in done.out and second in done.out
