@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,11 @@ while not os.path.exists("ready") or os.stat("ready").st_size < {size}:
 #: Prints how many other processes carry argv[1].
 COUNTS = """
 import os, sys
+from contextlib import suppress
 found = 0
 for name in os.listdir("/proc"):
     if name.isdecimal() and name != str(os.getpid()):
-        with open(f"/proc/{name}/cmdline", "rb") as file:
+        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{name}/cmdline", "rb") as file:
             found += sys.argv[1].encode() in file.read().split(b"\\0")
 print(found)
 """
@@ -144,13 +146,17 @@ def test_a_command_may_tidy_up_before_it_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_sweep_ends_one_attempts_processes_and_no_other(tmp_path: Path) -> None:
-    def start(attempt: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(["/bin/sleep", "600"], env={"HALOCTL_ATTEMPT": attempt})
+    with ExitStack() as stack:
 
-    with start(f"{ATTEMPT}1") as other, start(ATTEMPT) as one:
+        def start(attempt: str) -> subprocess.Popen[bytes]:
+            process = stack.enter_context(subprocess.Popen(["/bin/sleep", "600"], env={"HALOCTL_ATTEMPT": attempt}))
+            stack.callback(process.kill)
+            until(lambda: Path(f"/proc/{process.pid}/environ").read_bytes(), "the kernel has set it up")
+            return process
+
+        other, one = start(f"{ATTEMPT}1"), start(ATTEMPT)
         assert sweep(ATTEMPT) == 1
         assert (one.wait(), other.poll()) == (-signal.SIGKILL, None)
-        other.kill()
 
 
 def test_a_log_that_cannot_be_written_ends_the_run_with_its_errno(tmp_path: Path) -> None:

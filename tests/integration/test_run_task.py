@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.state import FailureKind
-from jobs.task import Attempt, Command, Device, Measurement, TaskResult
+from jobs.task import Attempt, Command, Measurement, TaskResult
 from jobs.toolchains import Toolchain
 from tests.integration.attempts import FINITE_INVOCATION, attempt, python, until
 from tests.integration.disks import SMALL_DISK_BYTES, fill, small_disk
@@ -100,17 +100,6 @@ def test_no_secret_of_the_agent_reaches_a_stage_or_its_result(tmp_path: Path, mo
     assert "hush" not in log_of(tmp_path, given)
     assert "hush" not in str(result)
     assert result.environment["HF_HUB_OFFLINE"] == "1"
-
-
-def test_an_attempt_sees_its_own_devices_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    devices = (Device("mi300x", 2), Device("mi300x", 5))
-    given = attempt(
-        python("import os; print({k: v for k, v in os.environ.items() if 'VISIBLE' in k})"), devices=devices
-    )
-    carried_out(tmp_path, given)
-    assert log_of(tmp_path, given).splitlines()[1] == "{'HIP_VISIBLE_DEVICES': '2,5'}"
 
 
 def test_a_compilers_error_is_what_the_failure_says(tmp_path: Path) -> None:
