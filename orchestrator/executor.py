@@ -6,7 +6,6 @@ from typing import Protocol
 from db.store import RunningAttempt
 from jobs.task import Attempt, LogChunk, Node, TaskResult
 
-
 __all__ = ["Executor", "LogChunk"]
 
 

@@ -9,11 +9,12 @@ from rich.live import Live
 from rich.text import Text
 
 from db.reports import TaskRow
-from jobs.state import ENDED, TaskState
+from jobs.state import ACTIVE, ENDED, TaskState
 from orchestrator.output import make_table, note
 from orchestrator.rows import remark, took
 
 Show = Callable[[list[TaskRow]], None]
+MOST_HELD_UP = 5
 SAID = ENDED | {TaskState.RUNNING}  #: the states that are worth a line
 
 
@@ -29,16 +30,18 @@ def shown() -> Iterator[Show]:
 
 
 class _Lines:
-    """One line for every task that started, ended, or waits for another try."""
+    """One line for every task that started, ended, waits for another try, or waits while nothing of the job runs."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[TaskState, int, str | None]] = {}
 
     def show(self, tasks: Sequence[TaskRow]) -> None:
+        held_up = {task.id for task in held_up_of(tasks)}
         for task in tasks:
-            now = (task.state, task.attempts, task.waits_for if task.is_stuck else None)
+            now = (task.state, task.attempts, task.waits_for if task.is_stuck or task.id in held_up else None)
             waits_again = task.state is TaskState.QUEUED and task.failure is not None
-            if self._known.get(task.id) != now and (task.state in SAID or task.is_stuck or waits_again):
+            is_said = task.state in SAID or task.is_stuck or waits_again or task.id in held_up
+            if self._known.get(task.id) != now and is_said:
                 note(line(task))
             self._known[task.id] = now
 
@@ -50,13 +53,20 @@ class _Board:
         self._tasks, self._height = tasks, height
 
     def __rich__(self) -> Group:
-        running = [task for task in self._tasks if task.state in (TaskState.RUNNING, TaskState.CANCELLING)]
+        running = [task for task in self._tasks if task.state in ACTIVE] or held_up_of(self._tasks)[:MOST_HELD_UP]
         ended = [task for task in self._tasks if task.state in ENDED]
         ended.sort(key=lambda task: task.ended_at or datetime.min.replace(tzinfo=UTC))
         room = max(self._height - len(running) - 5, 3)
         columns = ("state", "stage", "for", "time", "")
         rows = [_row(task) for task in (*ended[-room:], *running)]
         return Group(make_table(columns, rows, right=("time",)), Text(_counts(self._tasks)))
+
+
+def held_up_of(tasks: Sequence[TaskRow]) -> list[TaskRow]:
+    """Queued tasks that wait for something while nothing of their job runs: a person may have to do something."""
+    if any(task.state in ACTIVE for task in tasks):
+        return []
+    return [task for task in tasks if task.state is TaskState.QUEUED and task.waits_for and not task.is_stuck]
 
 
 def _row(task: TaskRow) -> tuple[str, ...]:

@@ -11,7 +11,9 @@ EACH = "each"
 
 
 def submit(
-    file: str = typer.Argument(help="A job file, or the name of a recipe: demo, tiny-llama, engines.", metavar="FILE|RECIPE"),
+    file: str = typer.Argument(
+        help="A job file, or the name of a recipe: demo, tiny-llama, engines.", metavar="FILE|RECIPE"
+    ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print every task and its commands; submit nothing."),
     wait: bool = typer.Option(False, "--wait", help="Run until nothing is left that can run, then print the matrix."),
     cache: bool = typer.Option(True, "--cache/--no-cache", help="Take over what earlier jobs computed, or not."),
