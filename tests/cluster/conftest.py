@@ -114,6 +114,8 @@ def running_cluster() -> Iterator[Cluster]:
         with head.cable.entered():
             cluster.postgres = stack.enter_context(databases.running_server(programs, head.address))
             cluster.postgres.administer(f"CREATE DATABASE {databases.USER} TEMPLATE {databases.TEMPLATE}")
+            # or a restart would lose what was stored just before it
+            cluster.postgres.administer(f"ALTER DATABASE {databases.USER} SET synchronous_commit = on")
         cluster.url = cluster.postgres.url(databases.USER)
         head.environment["HALOCTL_DATABASE_URL"] = cluster.url
         cluster.plug_with_database("client")
