@@ -104,7 +104,7 @@ class Chaos:
                     kinds[" ".join((Path(line[0]).name, *line[1:]))[:40]].append(process)
         killable = sorted(kind for kind in kinds if not kind.startswith("postgres"))
         kind = self.chance.choice(killable)
-        self.done[kind.partition("\n")[0]] += 1
+        self.done[kind.partition(" --")[0].strip()] += 1
         with suppress(psutil.Error):
             self.chance.choice(kinds[kind]).kill()
 
@@ -143,9 +143,8 @@ class Chaos:
         faults.wipe(self.cluster)
 
     def cancel(self) -> None:
-        """Cancel a job."""
-        if self.waiting:
-            self.cluster.hosts["client"].run("cancel", self.chance.choice(self.waiting).job)
+        """Cancel a job; what ends it is the next head."""
+        self.cluster.hosts["client"].start("cancel", self.chance.choice(self.waiting).job)
 
     def _node(self) -> Host:
         return self.cluster.hosts[self.chance.choice(NODES)]
