@@ -288,8 +288,10 @@ class RayExecutor:
             self._groups.release(group)
 
     def _drop_old_groups(self) -> None:
-        """Remove what earlier heads held and nobody needs, once all agents have said what they have."""
-        if self._has_old_groups and self._lines.are_ready:
+        """Remove what earlier heads held and nobody needs, once all agents have said what they have, also those whose
+        nodes are not members yet."""
+        has_all = self._lines.are_ready and all(self._lines.ready(node) for node in self._book.nodes)
+        if self._has_old_groups and has_all:
             self._groups.drop_unknown({handed.group for handed in self._book.handed.values() if handed.group})
             self._has_old_groups = False
 
