@@ -16,6 +16,7 @@ from pathlib import Path
 
 VARIABLE = "HALOCTL_RAY_FOLDER"  #: in the environment of every process of a Ray
 PAUSE_S = 0.01
+MOST_ROUNDS = 100
 
 
 class Reaper:
@@ -44,13 +45,22 @@ class Reaper:
 
 def end_all(folder: str, spared: int) -> None:
     """End a Ray, but never the process that started it; remove its folder."""
-    end_processes(folder, spared)
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(MOST_ROUNDS):
+        end_processes(folder, spared)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            return
 
 
 def end_processes(folder: str, spared: int) -> None:
-    """Kill the processes of a Ray until there are none, but never `spared`."""
-    while found := [pid for pid in processes(folder) if pid != spared]:
+    """Kill the processes of a Ray until two looks in a row find none, but never `spared`.
+
+    What just becomes another program has neither environment nor open files to be known by: the second look is for it.
+    """
+    looks = 0
+    while looks < 2:
+        found = [pid for pid in processes(folder) if pid != spared]
+        looks = 0 if found else looks + 1
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

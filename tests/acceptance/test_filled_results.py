@@ -13,8 +13,33 @@ from tests.acceptance.jobs import NEW_TOKENS, PROMPT_TOKENS, REPETITIONS
 
 TP1, TP2 = "tiny-llama-FP16-TP1", "tiny-llama-FP16-TP2"
 RESULT_KEYS = {
-    *("job", "task", "model", "variant", "target", "precision", "attention", "tp", "stage", "metric", "unit"),
-    *("median", "samples", "batch", "prompt_tokens", "device", "node", "toolchain", "versions", "context", "when"),
+    *(
+        "job",
+        "task",
+        "model",
+        "variant",
+        "target",
+        "precision",
+        "attention",
+        "engine",
+        "tp",
+        "nodes",
+        "stage",
+        "metric",
+    ),
+    *(
+        "unit",
+        "median",
+        "samples",
+        "batch",
+        "prompt_tokens",
+        "device",
+        "node",
+        "toolchain",
+        "versions",
+        "context",
+        "when",
+    ),
 }
 
 Row = dict[str, Any]

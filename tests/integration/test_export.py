@@ -182,34 +182,6 @@ def test_a_call_copies_neither_cache_nor_weights_on_several_devices(base: Path) 
     ]
 
 
-def test_the_70b_shape_compiles_for_mi300x_with_matrix_instructions(base: Path) -> None:
-    case = Case("llama", 8, "f16", batch=(1,), prompt_tokens=(32,))
-    folder = base / "70b"
-    done = export(folder, "shape:llama3.1-70b", case, "--override", "num_hidden_layers=4")
-    assert done.returncode == 0, done.stderr
-    argv = ["iree-compile", "outputs/model.mlir", "-o", "model.vmfb", "--iree-rocm-target=gfx942"]
-    argv += [f"--iree-hal-target-device=hip[{rank}]" for rank in range(case.tp)]
-    done = run([*argv, "--iree-hal-dump-executable-intermediates-to=dump"], folder)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 4 * GIB
-    found = matrix_instructions(folder / "dump")
-    assert any("prefill" in name and "matmul" in name for name in found)
-    assert any("prefill" in name and "attention" in name for name in found)
-
-
-def matrix_instructions(dump: Path) -> dict[str, int]:
-    """How many MFMA instructions each dispatch has that has any."""
-    found: dict[str, int] = {}
-    for file in dump.glob("*.rocmasm"):
-        name = ""
-        for line in file.read_text().splitlines():
-            if label := re.match(r'"?([\w.$]+)"?:', line):
-                name = name if label[1].startswith((".", "BB")) else label[1]
-            elif "v_mfma" in line:
-                found[name] = found.get(name, 0) + 1
-    return found
-
-
 def test_405b_exports_from_its_shape_in_seconds_and_little_memory(base: Path) -> None:
     case = Case("llama", 8, "f16", batch=(1,), prompt_tokens=(32,))
     done = export(base / "405b", "shape:llama3.1-405b", case)
