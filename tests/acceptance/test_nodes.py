@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -109,10 +111,14 @@ def test_what_is_quarantined_is_shown_with_the_reason_until_it_is_released(machi
 def test_a_gpu_in_use_is_taken_out_of_use_and_its_task_goes_to_another(copied: Haloctl, drivers: Drivers) -> None:
     copied.environment["PATH"] = drivers.environment()["PATH"]  # its job has waited for an MI300X
     job = copied.only_job()["job"]
-    with subprocess.Popen(("sleep", "600")) as stranger:
+    with ExitStack() as stack:
+        stranger = stack.enter_context(subprocess.Popen(("sleep", "600")))
         drivers.give(0, stranger.pid, 12 * GIB)
-        copied.start("wait", job).until_says("again after node_unfit")
-        stranger.kill()
+        stack.callback(stranger.kill)
+        waiting = copied.start("wait", job)
+        waiting.until_says("again after node_unfit")
+        waiting.signal(signal.SIGINT)
+        waiting.end()
     (node,) = copied.json("nodes")
     first, second = [device["quarantined_why"] for device in node["devices"] if device["kind"] == "mi300x"]
     assert f"pid {stranger.pid} (sleep, " in first
