@@ -113,7 +113,7 @@ def test_a_gpu_that_somebody_else_uses_is_unfit_and_nothing_runs_on_it(
     assert agent.stop(TERM, DEADLINE_S)
     (unfit,) = result.unfit
     assert (unfit.node, unfit.kind, unfit.index) == (given.places[0].node, kind, 1)
-    assert f"pid {stranger.pid} (python3, user " in message(result)
+    assert f"pid {stranger.pid} ({Path(sys.executable).name}, user " in message(result)
     assert "12.0 GiB" in message(result)
     assert message(result).startswith(f"{kind}:1: before {given.id}: ")
     assert stranger.poll() is None
