@@ -255,10 +255,6 @@ class Store:
         with self._writing() as (connection, _):
             logs.add(connection, chunks)
 
-    def find_cached(self, digest: str) -> CachedTask | None:
-        """The newest task that ran with this digest and succeeded."""
-        return self.find_all_cached([digest]).get(digest)
-
     def find_all_cached(self, digests: Collection[str]) -> dict[str, CachedTask]:
         """By digest, the newest task that ran with it and succeeded."""
         newest: dict[str, tuple[str, str]] = {}

@@ -160,7 +160,7 @@ def _latest(store: Store, task: str) -> Attempt:
 
 
 def _succeeded_elsewhere(store: Store) -> str:
-    found = store.find_cached("c" * 64)
+    found = store.find_all_cached(["c" * 64]).get("c" * 64)
     assert found is not None
     return found.task
 
@@ -296,13 +296,13 @@ def test_however_often_leaders_die_they_use_up_no_task(store: Store, kind: Failu
 
 
 def test_a_task_is_found_by_its_digest_once_it_succeeded_and_the_newest_first(store: Store) -> None:
-    assert store.find_cached(DIGEST) is None
+    assert store.find_all_cached([DIGEST]).get(DIGEST) is None
     tasks = [f"{submit(store)}-01" for _ in range(3)]
     fail(store, tasks[0])
-    assert store.find_cached(DIGEST) is None
+    assert store.find_all_cached([DIGEST]).get(DIGEST) is None
     for task in tasks[1:]:
         succeed(store, task)
-        found = store.find_cached(DIGEST)
+        found = store.find_all_cached([DIGEST]).get(DIGEST)
         assert found is not None
         assert (found.task, found.attempt, found.artifacts) == (task, f"{task}-1", (LOG, VMFB))
 
@@ -317,7 +317,7 @@ def test_a_cached_task_has_the_earlier_tasks_outputs(store: Store) -> None:
     assert reports.task(store.database, task).cached_from == earlier
     again = f"{submit(store)}-01"
     store.queue([again])
-    found = store.find_cached(DIGEST)
+    found = store.find_all_cached([DIGEST]).get(DIGEST)
     assert found is not None
     assert found.task == earlier
 
