@@ -1,21 +1,15 @@
 """The identity of a task: equal digests mean equal outputs."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from jobs.hashing import digest_of
 from jobs.stages.base import Stage
 from jobs.task import Artifact
 from jobs.toolchains import Toolchain
 
+HOSTLESS = frozenset({"quantize", "export"})  #: stages whose outputs serve every host
 UNREAD_KINDS = frozenset({"log", "report"})  #: artifacts that no later stage reads: they have times in them
-
-
-def digest_of(value: object) -> str:
-    """The sha256 of a JSON value, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def what_matters(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +33,7 @@ def identity(
         "settings": what_matters(settings),
         "toolchain": dict(toolchain.versions),
         "program": toolchain.programs if stage.has_program else "",
-        "host_cpu": toolchain.host_cpu if settings.get("target", "cpu") == "cpu" and stage.name != "export" else "",
+        "host_cpu": toolchain.host_cpu if settings.get("target", "cpu") == "cpu" and stage.name not in HOSTLESS else "",
         "inputs": {
             name: sorted(
                 [artifact.name, artifact.sha256] for artifact in artifacts if artifact.kind not in UNREAD_KINDS

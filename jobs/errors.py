@@ -1,16 +1,21 @@
 """The errors that haloctl raises on purpose, one family per exit code.
 
     HaloError                     never raised itself
-    |- UserError              2   JobFileError, UnknownRecipe, BadModel, BadSetting
-    |- JobFailed              3
-    |- NotFound               4   NoSuchJob, NoSuchTask, NoSuchArtifact, AmbiguousId
-    |- Conflict               5   InvalidTransition, LostRace, AlreadyLed, RulesBroken
-    `- Unreachable            6   DatabaseUnreachable, SchemaOutdated, SchemaNewer, ClusterUnreachable, StorageUnusable
+    |- UserError              2   FileError, JobFileError, UnknownRecipe, UnknownToolchain, ToolchainUnusable, BadModel,
+    |                             BadSetting
+    |- JobFailed              3   also Disagrees, ArtifactsUnsound
+    |- NotFound               4   NoSuchJob, NoSuchTask, AmbiguousId, ArtifactLost
+    |- Conflict               5   InvalidTransition, LostRace, AlreadyLed, NameTaken, NotEmpty, RulesBroken
+    `- Unreachable            6   DatabaseUnreachable, SchemaOutdated, SchemaNewer, ClusterUnreachable, StorageUnusable,
+                                  IndexUnreachable
 
 Fields go to `super().__init__` and the text is made in `__str__`, so that an error survives pickling.
 """
 
+import errno
 from typing import ClassVar
+
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class HaloError(Exception):
@@ -25,8 +30,8 @@ class UserError(HaloError):
     exit_code = 2
 
 
-class JobFileError(UserError):
-    """A job file has a wrong key, type or value."""
+class FileError(UserError):
+    """A file that the user gave has a wrong key, type or value."""
 
     def __init__(self, file: str, line: int | None, key: str, message: str) -> None:
         super().__init__(file, line, key, message)
@@ -35,6 +40,10 @@ class JobFileError(UserError):
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+
+
+class JobFileError(FileError):
+    """A job file is not what one should be."""
 
 
 class UnknownRecipe(UserError):
@@ -46,6 +55,28 @@ class UnknownRecipe(UserError):
 
     def __str__(self) -> str:
         return f"no job file and no recipe is called {self.name!r}; recipes: {', '.join(self.known)}"
+
+
+class UnknownToolchain(UserError):
+    """No toolchain has the name that was given."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name, self.known = name, known
+
+    def __str__(self) -> str:
+        return f"no toolchain is called {self.name!r}; there are {', '.join(self.known)}"
+
+
+class ToolchainUnusable(UserError):
+    """A toolchain's packages do not go together, or can't be installed; trying again is no use."""
+
+    def __init__(self, name: str, doing: str, said: str) -> None:
+        super().__init__(name, doing, said)
+        self.name, self.doing, self.said = name, doing, said
+
+    def __str__(self) -> str:
+        return f"toolchain {self.name} {self.doing}: {self.said}"
 
 
 class BadModel(UserError):
@@ -83,6 +114,32 @@ class JobFailed(HaloError):
         return f"job {self.job} ended as {self.state}: `haloctl show {self.job}` says why"
 
 
+class Disagrees(HaloError):
+    """What was run again did not come to the same."""
+
+    exit_code = 3
+
+    def __init__(self, task: str, what: str) -> None:
+        super().__init__(task, what)
+        self.task, self.what = task, what
+
+    def __str__(self) -> str:
+        return f"task {self.task} does not agree with what it was run for again: {self.what}"
+
+
+class ArtifactsUnsound(HaloError):
+    """Files in the artifact store are damaged or missing."""
+
+    exit_code = 3
+
+    def __init__(self, count: int, of: int) -> None:
+        super().__init__(count, of)
+        self.count, self.of = count, of
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.of} are damaged or missing: tasks that need them have them made again"
+
+
 class NotFound(HaloError):
     """Nothing has the id or name that was given."""
 
@@ -102,6 +159,8 @@ LISTED_BY = {
     "node": "`haloctl nodes` lists them",
     "artifact": "`haloctl artifacts` lists them",
     "device": "`haloctl nodes --json` lists them",
+    "target": "`haloctl targets` lists them",
+    "schedule": "`haloctl schedule list` shows them",
 }
 
 
@@ -110,6 +169,18 @@ class AmbiguousId(NotFound):
 
     def __str__(self) -> str:
         return f"more than one {self.noun} starts with {self.name!r}: give more of its id"
+
+
+class ArtifactLost(NotFound):
+    """The artifact store does not have a file that it should have, or has it damaged."""
+
+    def __init__(self, name: str, sha256: str, store: str, how: str) -> None:
+        super().__init__("artifact", name)
+        self.args = (name, sha256, store, how)
+        self.sha256, self.store, self.how = sha256, store, how
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.sha256}) is {self.how} in the artifact store {self.store}"
 
 
 class Conflict(HaloError):
@@ -184,6 +255,28 @@ class SettingsLeft(Conflict):
         return f"not as wanted still: {', '.join(self.names)}; what to do is told above"
 
 
+class NameTaken(Conflict):
+    """Something else has the name that was given."""
+
+    def __init__(self, noun: str, name: str, remedy: str) -> None:
+        super().__init__(noun, name, remedy)
+        self.noun, self.name, self.remedy = noun, name, remedy
+
+    def __str__(self) -> str:
+        return f"there is a {self.noun} called {self.name} already: {self.remedy}"
+
+
+class NotEmpty(Conflict):
+    """A database that was to be filled holds something."""
+
+    def __init__(self, database: str, table: str) -> None:
+        super().__init__(database, table)
+        self.database, self.table = database, table
+
+    def __str__(self) -> str:
+        return f"{self.database}: it has {self.table} already; name a new one in HALOCTL_DATABASE_URL"
+
+
 class RulesBroken(Conflict):
     """A database holds what can't be."""
 
@@ -226,3 +319,7 @@ class ClusterUnreachable(Unreachable):
 
 class StorageUnusable(Unreachable):
     """The data folder or the artifact store can't be written."""
+
+
+class IndexUnreachable(Unreachable):
+    """Packages can't be fetched for now; the next time may be another thing."""

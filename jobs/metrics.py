@@ -1,41 +1,73 @@
 """Every metric there is: its unit and which way is better. Names carry units where people might mix them up."""
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 
 @dataclass(frozen=True)
 class Metric:
     """One kind of number."""
 
+    stage: str  #: that measures it
     unit: str
     is_lower_better: bool = True
     title: str = ""
 
 
 METRICS: dict[str, Metric] = {
-    "ttft_ms": Metric("ms", title="time to first token: one prefill"),
-    "itl_ms": Metric("ms", title="inter-token latency: one decode step"),
-    "prefill_tokens_per_s": Metric("tokens/s", is_lower_better=False),
-    "decode_tokens_per_s": Metric("tokens/s", is_lower_better=False),
-    "host_memory_bytes": Metric("bytes", title="peak resident memory, of all ranks together"),
-    "device_memory_bytes": Metric("bytes", title="peak memory allocated on the devices, all of them together"),
-    "trace_s": Metric("s", title="tracing and assembling the MLIR"),
-    "parameters_s": Metric("s", title="writing the parameter files"),
-    "export_peak_bytes": Metric("bytes"),
-    "mlir_bytes": Metric("bytes"),
-    "parameter_bytes": Metric("bytes"),
-    "compile_s": Metric("s"),
-    "compile_peak_bytes": Metric("bytes"),
-    "vmfb_bytes": Metric("bytes"),
-    "mfma_prefill": Metric("instructions", is_lower_better=False, title="matrix instructions in prefill dispatches"),
-    "mfma_decode": Metric("instructions", is_lower_better=False, title="matrix instructions in decode dispatches"),
-    "load_s": Metric("s", title="loading module and parameters"),
-    "max_logit_diff": Metric("logits"),
-    "mean_logit_diff": Metric("logits"),
-    "argmax_agreement": Metric("fraction", is_lower_better=False),
-    "kl_mean": Metric("nats"),
-    "kl_max": Metric("nats"),
-    "perplexity": Metric("1"),
-    "reference_perplexity": Metric("1"),
-    "perplexity_increase_percent": Metric("percent"),
+    "ttft_ms": Metric("benchmark", "ms", title="time to first token: one prefill"),
+    "itl_ms": Metric("benchmark", "ms", title="inter-token latency: one decode step"),
+    "prefill_tokens_per_s": Metric("benchmark", "tokens/s", is_lower_better=False),
+    "decode_tokens_per_s": Metric("benchmark", "tokens/s", is_lower_better=False),
+    "generation_ttft_ms": Metric("benchmark", "ms", title="time to the first token of a whole generation, on the host"),
+    "itl_mean_ms": Metric("benchmark", "ms", title="mean time of a whole generation's decode steps"),
+    "itl_p50_ms": Metric("benchmark", "ms", title="median time of a whole generation's decode steps"),
+    "itl_p99_ms": Metric("benchmark", "ms", title="99th percentile of a whole generation's decode steps"),
+    "e2e_ms": Metric("benchmark", "ms", title="end-to-end latency: a whole generation"),
+    "output_tokens_per_s": Metric(
+        "benchmark", "tokens/s", is_lower_better=False, title="new tokens of all rows, over a whole generation"
+    ),
+    "torch_compile_s": Metric("benchmark", "s", title="what torch-compile's first calls take longer than later ones"),
+    "host_memory_bytes": Metric("benchmark", "bytes", title="peak resident memory, of all ranks together"),
+    "device_memory_bytes": Metric(
+        "benchmark", "bytes", title="peak memory allocated on the devices, all of them together"
+    ),
+    "quantize_s": Metric("quantize", "s", title="calibrating and writing the weights"),
+    "quantize_peak_bytes": Metric("quantize", "bytes"),
+    "quantized_bytes": Metric("quantize", "bytes", title="the weights' files"),
+    "trace_s": Metric("export", "s", title="tracing and assembling the MLIR"),
+    "parameters_s": Metric("export", "s", title="writing the parameter files"),
+    "export_peak_bytes": Metric("export", "bytes"),
+    "mlir_bytes": Metric("export", "bytes"),
+    "parameter_bytes": Metric("export", "bytes"),
+    "compile_s": Metric("compile", "s"),
+    "compile_peak_bytes": Metric("compile", "bytes"),
+    "vmfb_bytes": Metric("compile", "bytes"),
+    "mfma_prefill": Metric(
+        "compile", "instructions", is_lower_better=False, title="matrix instructions in prefill dispatches"
+    ),
+    "mfma_decode": Metric(
+        "compile", "instructions", is_lower_better=False, title="matrix instructions in decode dispatches"
+    ),
+    **{
+        f"mfma_{kind}_{entry}": Metric(
+            "compile", "instructions", is_lower_better=False, title=f"those of {kind} in {entry} dispatches"
+        )
+        for kind in ("fp8", "int8")
+        for entry in ("prefill", "decode")
+    },
+    "load_s": Metric("invoke", "s", title="loading module and parameters"),
+    "max_logit_diff": Metric("numerics", "logits"),
+    "mean_logit_diff": Metric("numerics", "logits"),
+    "argmax_agreement": Metric("numerics", "fraction", is_lower_better=False),
+    "kl_mean": Metric("numerics", "nats"),
+    "kl_max": Metric("numerics", "nats"),
+    "perplexity": Metric("numerics", "1"),
+    "reference_perplexity": Metric("numerics", "1"),
+    "perplexity_increase_percent": Metric("numerics", "percent"),
 }
+
+
+def metrics_like(pattern: str) -> tuple[str, ...]:
+    """Those that a name or pattern stands for; none where it is wrong."""
+    return tuple(name for name in METRICS if fnmatchcase(name, pattern))

@@ -36,6 +36,11 @@ class ModelSource:
     folder: Path | None
 
     @property
+    def called(self) -> tuple[str, ...]:
+        """What a job file may call it."""
+        return self.text, self.name
+
+    @property
     def has_weights(self) -> bool:
         """Shapes have none: they can be exported and compiled, not run."""
         return self.kind is not ModelKind.SHAPE

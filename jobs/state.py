@@ -22,13 +22,15 @@ class TaskState(StrEnum):
 #: The only moves there are; every write is guarded by them.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
     TaskState.PENDING: frozenset({TaskState.QUEUED, TaskState.BLOCKED, TaskState.CANCELLED}),
-    TaskState.QUEUED: frozenset({TaskState.RUNNING, TaskState.CACHED, TaskState.FAILED, TaskState.CANCELLED}),
+    TaskState.QUEUED: frozenset(
+        {TaskState.RUNNING, TaskState.CACHED, TaskState.FAILED, TaskState.PENDING, TaskState.CANCELLED}
+    ),
     TaskState.RUNNING: frozenset(
         {TaskState.SUCCEEDED, TaskState.FAILED, TaskState.QUEUED, TaskState.CANCELLING, TaskState.CANCELLED}
     ),
     TaskState.CANCELLING: frozenset({TaskState.CANCELLED}),
-    TaskState.SUCCEEDED: frozenset(),
-    TaskState.CACHED: frozenset(),
+    TaskState.SUCCEEDED: frozenset({TaskState.PENDING}),  # its files were lost, and something needs them
+    TaskState.CACHED: frozenset({TaskState.PENDING}),  # the same
     TaskState.FAILED: frozenset({TaskState.PENDING}),
     TaskState.BLOCKED: frozenset({TaskState.PENDING}),
     TaskState.CANCELLED: frozenset({TaskState.PENDING}),
@@ -70,9 +72,12 @@ class FailureKind(StrEnum):
 
     TOOL_FAILED = "tool_failed"  #: a stage's program or tool ended with an error
     WRONG_NUMBERS = "wrong_numbers"  #: it ran, and what it computed is wrong
+    TOO_SLOW = "too_slow"  #: its gate found it slower than it was, beyond the noise
+    UNSURE = "unsure"  #: its gate can't tell yet: it is measured again
     OUT_OF_MEMORY = "out_of_memory"
     TIMED_OUT = "timed_out"
     BAD_INPUT = "bad_input"  #: the model or a file that the job names can't be used
+    INPUT_LOST = "input_lost"  #: the artifact store lacks what an earlier task made, which is made again
     TOOLCHAIN = "toolchain"  #: the toolchain's programs are missing or can't be installed
     NODE_LOST = "node_lost"
     NODE_UNFIT = "node_unfit"
@@ -95,9 +100,12 @@ class Policy:
 POLICIES: dict[FailureKind, Policy] = {
     FailureKind.TOOL_FAILED: Policy(),
     FailureKind.WRONG_NUMBERS: Policy(),
+    FailureKind.TOO_SLOW: Policy(),
+    FailureKind.UNSURE: Policy(10),  # more than a gate may ask for: it decides by itself
     FailureKind.OUT_OF_MEMORY: Policy(),
     FailureKind.TIMED_OUT: Policy(),
     FailureKind.BAD_INPUT: Policy(),
+    FailureKind.INPUT_LOST: Policy(3, is_elsewhere_first=True),
     FailureKind.TOOLCHAIN: Policy(),
     FailureKind.NODE_LOST: Policy(3, is_elsewhere_first=True),
     FailureKind.NODE_UNFIT: Policy(10, is_elsewhere_first=True),  # each of them takes what is unfit out of use
@@ -110,6 +118,9 @@ POLICIES: dict[FailureKind, Policy] = {
 
 #: Kinds that say only that an attempt is gone. When its leader is gone too, that is why: it does not count.
 GONE = frozenset({FailureKind.NODE_LOST, FailureKind.LEASE_LOST, FailureKind.HANDED_BACK})
+#: Those of them that may be the task's own doing, when it takes down the machine of whoever leads.
+LOST = GONE - {FailureKind.HANDED_BACK}
+LOST_WITH_LEADER_TRIES = 5  #: how many of a task's attempts may be lost together with their leaders, until it fails
 
 
 @dataclass(frozen=True)
@@ -121,10 +132,11 @@ class Failure:
     log_tail: str = ""
 
 
-def is_retried(kind: FailureKind, times: int) -> bool:
-    """Whether a task is tried again by itself when so many of its attempts that count have ended with this kind."""
+def is_retried(kind: FailureKind, times: int, times_with_leader: int = 0) -> bool:
+    """Whether a task is tried again by itself when so many of its attempts that count have ended with this kind, and so
+    many were lost together with their leaders."""
     tries = POLICIES[kind].tries
-    return tries is None or times < tries
+    return (tries is None or times < tries) and times_with_leader < LOST_WITH_LEADER_TRIES
 
 
 def counts(kind: FailureKind, *, is_leader_gone: bool) -> bool:

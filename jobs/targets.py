@@ -28,11 +28,14 @@ class Target:
     variables: Mapping[str, str] = field(default_factory=dict)  #: what its runtime is told in every attempt on it
     matrix_instruction: str = ""  #: what a dumped dispatch that uses the matrix units contains
     assembly_suffix: str = ""  #: of the files in which it is looked for
+    fp8: str = ""  #: which e4m3 it computes with: "fn", as checkpoints hold it, or "fnuz"; empty: none that compiles
     torch_device: str = "cuda"  #: torch's name for it, which is the same for ROCm
     is_quiet: bool = False  #: a benchmark disturbs, and is disturbed by, whatever else runs on the node
+    #: that may compute for others during a measurement, as a share of those that haloctl may use
+    max_foreign_cpu_percent: float = 50.0
 
 
-def _rocm(chip: str) -> Target:
+def _rocm(chip: str, fp8: str) -> Target:
     return Target(
         hal_device="hip",
         runtime_device="hip://{index}",
@@ -43,6 +46,7 @@ def _rocm(chip: str) -> Target:
         variables={"HIP_FORCE_DEV_KERNARG": "1"},
         matrix_instruction="v_mfma",
         assembly_suffix=".rocmasm",
+        fp8=fp8,
     )
 
 
@@ -64,16 +68,27 @@ TARGETS: dict[str, Target] = {
             Flag(("--iree-hal-local-target-device-backends",), "llvm-cpu"),
             Flag(("--iree-llvmcpu-target-cpu",), "host"),
         ),
+        fp8="fnuz",  # in software either way; so a program of MI300X runs here as it is
         torch_device="cpu",
         is_quiet=True,
+        max_foreign_cpu_percent=10.0,
     ),
-    "mi300x": _rocm("gfx942"),
-    "mi325x": _rocm("gfx942"),
-    "mi350x": _rocm("gfx950"),
-    # iree-base-compiler 3.13 refuses sm_90; the driver compiles the PTX of sm_89 for the chip it finds
+    "mi300x": _rocm("gfx942", "fnuz"),
+    "mi325x": _rocm("gfx942", "fnuz"),
+    "mi350x": _rocm("gfx950", "fn"),
+    # iree-base-compiler 3.13 refuses sm_90; the driver compiles the PTX of sm_89 for the chip it finds. It has no fp8
+    # for CUDA ("missing LLVMTranslationDialectInterface for arith.truncf"), so these rows have none
     "h100": _cuda("sm_89"),
     "h200": _cuda("sm_89"),
 }
+
+
+def fp8_problem(target: str, precisions: Collection[str]) -> str | None:
+    """Why a variant in these precisions cannot be made for a target."""
+    if "fp8" not in precisions or TARGETS[target].fp8:
+        return None
+    able = ", ".join(name for name, row in TARGETS.items() if row.fp8)
+    return f"IREE compiles no fp8 for {target}; it does for {able}"
 
 
 def compile_flags(target: str, tp: int, known: Collection[str]) -> list[str]:

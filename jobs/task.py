@@ -99,6 +99,7 @@ class Node:
     address: str = "127.0.0.1"  #: where the other nodes of a gang reach it
     versions: Mapping[str, str] = field(default_factory=dict)  #: of drivers and of the toolchain
     checks: tuple[Check, ...] = ()
+    toolchains: Mapping[str, str] = field(default_factory=dict)  #: by digest, why one can't be used; empty: it can
 
     def count(self, kind: str) -> int:
         """How many devices of a kind it has."""
@@ -147,6 +148,7 @@ class Attempt:
     timeout_s: float
     cpus: int = 1
     gang: Gang | None = None  #: set for a node that is one of several
+    toolchain: str = ""  #: the digest of the lock that it runs under; empty: what haloctl is installed in
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -162,6 +164,7 @@ class Process:
     exit_code: int  #: negative: the signal that ended it
     wall_s: float
     peak_rss_bytes: int
+    cpu_s: float = 0.0  #: of it and of all that it started
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ class TaskResult:
     environment: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)  #: of the toolchain that it ran under
     unfit: tuple[Unfit, ...] = ()  #: what was found before or after it; its own outcome stands all the same
+    lost: tuple[Artifact, ...] = ()  #: inputs that are gone from the store, or damaged there: to be made again
     wall_s: float = 0.0
 
 

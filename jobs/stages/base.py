@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobs.spec import JobSpec
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS
 from jobs.task import GIB, Command, Outcome, Resources
-from jobs.toolchains import Toolchain
+from jobs.toolchains import DEFAULT, Toolchain
 from jobs.variants import Variant
+
+if TYPE_CHECKING:
+    from jobs.spec import JobSpec
 
 Settings = Mapping[str, Any]
 
@@ -28,17 +30,46 @@ class Model:
     digest: str  #: of everything in it that results depend on
     parameters: int
     has_weights: bool = True
+    is_quantized: bool = False  #: its weights are in low precision as they lie there
     revision: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    more: tuple["Model", ...] = ()  #: the job's other models
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> "Model":
+        """From what `asdict` made of it."""
+        return Model(**{**facts, "more": tuple(Model.of(one) for one in facts.get("more", ()))})
+
+    @property
+    def all(self) -> tuple["Model", ...]:
+        """Each of the job's models."""
+        return (self, *self.more)
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What a job file may call it."""
+        return self.text, self.name
+
+    def named(self, name: str) -> "Model":
+        """One of the job's models, by its name; by itself."""
+        return replace(next(one for one in self.all if one.name == name), more=())
 
 
 @dataclass(frozen=True)
 class Cell:
     """One variant of a job, as a stage sees it."""
 
-    spec: JobSpec
+    spec: "JobSpec"
     variant: Variant
     model: Model
+
+
+def _always(cell: Cell) -> bool:
+    return True
+
+
+def _default_toolchain(settings: Settings) -> str:
+    return DEFAULT
 
 
 @dataclass(frozen=True)
@@ -56,6 +87,10 @@ class Stage:
     version: int = 1  #: raised when the same settings no longer mean the same outputs
     is_measured: bool = False  #: what it makes are measurements of a machine: never taken from the cache by itself
     needs_weights: bool = False
+    may_need: tuple[str, ...] = ()  #: stages whose outputs it reads where they are planned
+    is_for: Callable[[Cell], bool] = _always  #: which of the variants it is planned for
+    #: what it runs under when the variant's toolchain is not for it
+    own_toolchain: Callable[[Settings], str] = _default_toolchain
     has_program: bool = True  #: it runs a program of workers.llm, whose source is part of its identity
 
 
@@ -66,6 +101,14 @@ def model_flags(settings: Settings) -> list[str]:
         f"--model={model['text']}",
         *([f"--revision={model['revision']}"] if model["revision"] else []),
         *(f"--override={key}={json.dumps(value)}" for key, value in sorted(model["overrides"].items())),
+    ]
+
+
+def workload_flags(settings: Settings) -> list[str]:
+    """The flags that give a stage program all batch sizes and prompt lengths."""
+    return [
+        *("--batch", *map(str, settings["batch"])),
+        *("--prompt-tokens", *map(str, settings["prompt_tokens"])),
     ]
 
 

@@ -3,9 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-from jobs.stages.base import Cell, Settings, Stage, memory_for, model_flags, model_settings, program, report
+from jobs.stages import quantize
+from jobs.stages.base import (
+    INPUTS,
+    Cell,
+    Settings,
+    Stage,
+    memory_for,
+    model_flags,
+    model_settings,
+    program,
+    report,
+    workload_flags,
+)
+from jobs.targets import TARGETS
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
+from jobs.variants import KvCache, KvPrecision, Precision
 
 METRICS = {
     "trace_s": "trace_s",
@@ -17,8 +31,9 @@ METRICS = {
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """Nothing of the target: one export serves them all."""
-    workload = cell.spec.workload
+    """Nothing of the target, but for the kind of its fp8: one export serves them all."""
+    workload, variant = cell.spec.workload, cell.variant
+    has_fp8_cache = variant.kv_precision is KvPrecision.FP8
     return {
         "model": model_settings(cell.model),
         "precision": cell.variant.precision.value,
@@ -27,6 +42,10 @@ def settings(cell: Cell) -> dict[str, Any]:
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
         "cache_tokens": workload.cache_tokens,
+        **({"is_quantized": True} if quantize.is_made(cell) else {}),
+        **({"kv_precision": "fp8"} if has_fp8_cache else {}),
+        **({"fp8": TARGETS[variant.target].fp8} if has_fp8_cache or variant.precision is Precision.FP8 else {}),
+        **({"block_tokens": workload.kv_block_tokens} if cell.variant.kv_cache is KvCache.PAGED else {}),
     }
 
 
@@ -39,11 +58,11 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             f"--precision={settings['precision']}",
             f"--tp={settings['tp']}",
             f"--attention={settings['attention']}",
-            "--batch",
-            *map(str, settings["batch"]),
-            "--prompt-tokens",
-            *map(str, settings["prompt_tokens"]),
+            *workload_flags(settings),
             f"--cache-length={settings['cache_tokens']}",
+            *([f"--quantized={INPUTS}/quantize"] if "is_quantized" in settings else []),
+            *(f"--{key.replace('_', '-')}={settings[key]}" for key in ("kv_precision", "fp8") if key in settings),
+            *([f"--block-tokens={settings['block_tokens']}"] if "block_tokens" in settings else []),
         )
     ]
 
@@ -63,9 +82,16 @@ EXPORT = Stage(
     name="export",
     title="MLIR",
     needs=(),
+    may_need=("quantize",),
     settings=settings,
     commands=commands,
     resources=resources,
     parse=parse,
-    artifacts={"model.mlir": "mlir", "config.json": "config", ".irpa": "irpa", "export.json": "report"},
+    artifacts={
+        "model.mlir": "mlir",
+        "config.json": "config",
+        ".irpa": "irpa",
+        ".npy": "table",
+        "export.json": "report",
+    },
 )

@@ -22,7 +22,7 @@ from jobs.state import Failure
 from jobs.targets import device_flags
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
-from jobs.variants import Precision
+from jobs.variants import KvPrecision, Precision
 
 METRICS = (
     "max_logit_diff",
@@ -43,6 +43,7 @@ class Tolerance:
     kl_mean: float  #: nats
     kl_max: float  #: nats
     argmax_agreement: float  #: least fraction of the compared positions
+    perplexity_increase_percent: float = 1.0  #: unless the job says otherwise
 
 
 #: At least three times what right programs of the shipped model measure at tp 1, 2 and 8, and well below the subtlest
@@ -51,9 +52,41 @@ TOLERANCES: dict[Precision, Tolerance] = {
     Precision.F32: Tolerance(mean_logit_diff=1e-4, kl_mean=1e-8, kl_max=1e-6, argmax_agreement=0.995),
     Precision.F16: Tolerance(mean_logit_diff=1e-2, kl_mean=2e-5, kl_max=1e-3, argmax_agreement=0.97),
     Precision.BF16: Tolerance(mean_logit_diff=8e-2, kl_mean=1e-3, kl_max=2e-2, argmax_agreement=0.93),
+    # What rounding alone makes of the shipped model is above that fault, so these tell coarse faults from rounding;
+    # that programs compute what their scales and weights say is tested apart from the quantizer's choices.
+    Precision.FP8: Tolerance(mean_logit_diff=0.25, kl_mean=8e-3, kl_max=0.1, argmax_agreement=0.87),
+    Precision.INT8: Tolerance(0.4, kl_mean=1.5e-2, kl_max=0.2, argmax_agreement=0.85, perplexity_increase_percent=2.0),
+    Precision.INT4: Tolerance(0.6, kl_mean=5e-2, kl_max=0.5, argmax_agreement=0.8, perplexity_increase_percent=5.0),
 }
 MAX_CPUS, PARAMETERS_PER_CPU = 16, 1_000_000_000  #: a large reference is computed by several cores
 HARMLESS_FLIPS = 2  #: near ties in a short comparison say nothing
+
+
+def tolerance_of(precision: Precision, kv_precision: KvPrecision = KvPrecision.SAME) -> Tolerance:
+    """A KV cache in fp8 costs no less than weights and inputs in fp8."""
+    limit, cache = TOLERANCES[precision], TOLERANCES[Precision.FP8]
+    if kv_precision is KvPrecision.SAME:
+        return limit
+    return Tolerance(
+        max(limit.mean_logit_diff, cache.mean_logit_diff),
+        max(limit.kl_mean, cache.kl_mean),
+        max(limit.kl_max, cache.kl_max),
+        min(limit.argmax_agreement, cache.argmax_agreement),
+        max(limit.perplexity_increase_percent, cache.perplexity_increase_percent),
+    )
+
+
+def gates_of(cell: Cell) -> dict[str, Any]:
+    """What a cell's settings say of its gates: what the job asks for, else what its precision is allowed."""
+    numerics, variant = cell.spec.numerics, cell.variant
+    limit = tolerance_of(variant.precision, variant.kv_precision)
+    return {
+        "max_perplexity_increase_percent": (
+            numerics.max_perplexity_increase_percent or limit.perplexity_increase_percent
+        ),
+        **({"max_kl_mean": numerics.max_kl_mean} if numerics.max_kl_mean else {}),
+        **({} if variant.kv_precision is KvPrecision.SAME else {"kv_precision": variant.kv_precision.value}),
+    }
 
 
 def settings(cell: Cell) -> dict[str, Any]:
@@ -67,7 +100,7 @@ def settings(cell: Cell) -> dict[str, Any]:
         "windows": numerics.windows,
         "new_tokens": cell.spec.workload.new_tokens,
         "text": numerics.text,
-        "max_perplexity_increase_percent": numerics.max_perplexity_increase_percent,
+        **gates_of(cell),
     }
 
 
@@ -97,15 +130,21 @@ def increase_percent(found: Mapping[str, Any]) -> float:
     return float(100 * (found["perplexity"] / found["reference_perplexity"] - 1))
 
 
-def gate(found: Mapping[str, Any], precision: Precision, max_perplexity_increase_percent: float) -> Failure | None:
+def gate(
+    found: Mapping[str, Any],
+    precision: Precision,
+    max_perplexity_increase_percent: float,
+    kv_precision: KvPrecision = KvPrecision.SAME,
+    max_kl_mean: float | None = None,
+) -> Failure | None:
     """What of a report is beyond the tolerance of its precision, in one message; None when all of it is within."""
     if not found["finite"]:
         return wrong_numbers("the program's logits are not finite")
-    limit = TOLERANCES[precision]
+    limit = tolerance_of(precision, kv_precision)
     flips = round((1 - found["argmax_agreement"]) * found["positions"])
     checks = [
         ("mean logit difference", found["mean_logit_diff"], limit.mean_logit_diff),
-        ("mean KL", found["kl_mean"], limit.kl_mean),
+        ("mean KL", found["kl_mean"], max_kl_mean or limit.kl_mean),
         ("largest KL", found["kl_max"], limit.kl_max),
         ("other tokens chosen", flips, max(HARMLESS_FLIPS, (1 - limit.argmax_agreement) * found["positions"])),
         ("perplexity increase percent", increase_percent(found), max_perplexity_increase_percent),
@@ -122,7 +161,13 @@ def parse(settings: Settings, folder: Path) -> Outcome:
     if found["finite"]:
         values["perplexity_increase_percent"] = increase_percent(found)
     measurements = tuple(Measurement(key, (float(value),), context) for key, value in values.items())
-    failure = gate(found, Precision(settings["precision"]), settings["max_perplexity_increase_percent"])
+    failure = gate(
+        found,
+        Precision(settings["precision"]),
+        settings["max_perplexity_increase_percent"],
+        KvPrecision(settings.get("kv_precision", KvPrecision.SAME)),
+        settings.get("max_kl_mean"),
+    )
     return Outcome(measurements, failure=failure)
 
 

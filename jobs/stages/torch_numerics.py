@@ -3,7 +3,7 @@
 from typing import Any
 
 from jobs.stages.base import Cell, Settings, Stage
-from jobs.stages.numerics import MAX_CPUS, PARAMETERS_PER_CPU, parse
+from jobs.stages.numerics import MAX_CPUS, PARAMETERS_PER_CPU, gates_of, parse
 from jobs.stages.torch_ranks import on_nodes, ranks, settings_of
 from jobs.task import Command, Resources
 from jobs.toolchains import Toolchain
@@ -16,7 +16,7 @@ def settings(cell: Cell) -> dict[str, Any]:
         **settings_of(cell),
         "windows": numerics.windows,
         "text": numerics.text,
-        "max_perplexity_increase_percent": numerics.max_perplexity_increase_percent,
+        **gates_of(cell),
     }
 
 

@@ -1,0 +1,53 @@
+"""Export on the SHARK route: sharktank makes the program, under the toolchain that has it."""
+
+from dataclasses import replace
+from typing import Any
+
+from jobs.stages import export, quantize
+from jobs.stages.base import INPUTS, Cell, Settings, model_flags, model_settings, program, workload_flags
+from jobs.task import Command
+from jobs.toolchains import Toolchain
+from jobs.variants import Exporter
+
+TOOLCHAIN = "shark-3.8"
+DATASET = f"{INPUTS}/quantize/dataset.irpa"  #: Brevitas' own export for shark-ai
+
+
+def settings(cell: Cell) -> dict[str, Any]:
+    """Nothing of the target, as of haloctl's own export."""
+    workload = cell.spec.workload
+    return {
+        "exporter": Exporter.SHARKTANK.value,
+        "model": model_settings(cell.model),
+        "precision": cell.variant.precision.value,
+        "attention": cell.variant.attention.value,
+        "batch": sorted(workload.batch),
+        "prompt_tokens": sorted(workload.prompt_tokens),
+        "cache_tokens": workload.cache_tokens,
+        **({"is_quantized": True} if quantize.is_made(cell) else {}),
+    }
+
+
+def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
+    """One program imports the model and has sharktank export it."""
+    return [
+        program(
+            "shark_export",
+            *model_flags(settings),
+            f"--precision={settings['precision']}",
+            f"--attention={settings['attention']}",
+            *([f"--dataset={DATASET}"] if "is_quantized" in settings else []),
+            *workload_flags(settings),
+            f"--cache-length={settings['cache_tokens']}",
+        )
+    ]
+
+
+def own_toolchain(settings: Settings) -> str:
+    """Where sharktank is."""
+    return TOOLCHAIN
+
+
+SHARK_EXPORT = replace(
+    export.EXPORT, settings=settings, commands=commands, needs_weights=True, own_toolchain=own_toolchain
+)
