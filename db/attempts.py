@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select
 
-from db import moves, nodes, tables
-from db.filters import parts
+from db import losses, moves, nodes, tables
+from db.filters import among, parts
 from db.ids import task_of
 from db.keeping import keep
 from db.moves import Found, Move
@@ -18,7 +18,7 @@ from db.usage import weight_of
 from db.values import plain, plain_inputs, plain_places
 from jobs.digest import identity
 from jobs.stages import stage_of
-from jobs.state import ACTIVE, FailureKind, TaskState, counts, is_retried
+from jobs.state import ACTIVE, LOST, LOST_WITH_LEADER_TRIES, FailureKind, TaskState, counts, is_retried
 from jobs.task import Attempt, TaskResult
 from jobs.toolchains import Toolchain
 
@@ -91,6 +91,7 @@ def _begun(begun: Begun, at: datetime) -> dict[str, Any]:
         "identity": identity(stage_of(attempt.stage, attempt.settings), attempt.settings, toolchain, attempt.inputs),
         "timeout_s": attempt.timeout_s,
         "toolchain": toolchain.name,
+        "lock": toolchain.lock,
         "versions": dict(toolchain.versions),
         "host_cpu": toolchain.host_cpu,
         "started_at": at,
@@ -141,22 +142,32 @@ def end(connection: Connection, at: datetime, results: Iterable[TaskResult]) -> 
     came: dict[str | None, TaskResult] = {}
     for one in results:
         came.setdefault(one.attempt, one)
-    held = moves.lock(connection, [task_of(one.attempt) for one in came.values()])
+    needs = losses.needed_by(connection, list(came.values()))
+    locked = [task_of(one.attempt) for one in came.values()] + [need for found in needs.values() for need in found]
+    held = moves.lock(connection, locked)
     ending = [
         (found, result)
         for found in held.values()
         if found.state in ACTIVE and (result := came.get(found.attempt)) and result.epoch == found.epoch
     ]
     counted = _counted(connection, [(found, result) for found, result in ending if result.failure])
-    earlier = _times(connection, [found for found, result in ending if result.attempt in counted])
+    earlier = _times(connection, [found for found, result in ending if result.failure])
+    with_leader = {
+        result.attempt: sum(earlier[found.id, kind, False] for kind in LOST) + 1
+        for found, result in ending
+        if result.failure and result.failure.kind in LOST and result.attempt not in counted
+    }
+    ending = [(found, _blamed(result, with_leader.get(result.attempt, 0))) for found, result in ending]
     became: dict[str, TaskState] = {}
     for found, result in ending:
         kind = result.failure.kind if result.failure else None
-        times = earlier[found.id, kind] + 1 if result.attempt in counted else 0
-        became[result.attempt] = ends_as(found.state, kind, times)
+        times = earlier[found.id, kind, True] + 1 if result.attempt in counted else 0
+        became[result.attempt] = ends_as(found.state, kind, times, with_leader.get(result.attempt, 0))
     if ending:
         keep(connection, at, ending, became, counted)
         moves.make(connection, at, [_to_end(found, result, became[result.attempt]) for found, result in ending])
+        again = [(found, one) for found, one in ending if one.lost and became[one.attempt] is TaskState.QUEUED]
+        losses.send_back(connection, at, held, needs, again)
         _drop_logs(connection, sorted(became))
         nodes.quarantine(connection, at, [unfit for _, result in ending for unfit in result.unfit])
     return became
@@ -183,32 +194,47 @@ def _counted(connection: Connection, failed: Sequence[tuple[Found, TaskResult]])
     }
 
 
-def _times(connection: Connection, tasks: Sequence[Found]) -> Mapping[tuple[str, FailureKind | None], int]:
-    """How often attempts of tasks that count have ended so since somebody asked for them, by task and kind."""
-    columns, times = tables.attempts.c, Counter[tuple[str, FailureKind | None]]()
+def _times(connection: Connection, tasks: Sequence[Found]) -> Mapping[tuple[str, FailureKind | None, bool], int]:
+    """How often attempts have ended so since somebody asked for their tasks: by task, kind and whether it counts."""
+    columns, times = tables.attempts.c, Counter[tuple[str, FailureKind | None, bool]]()
     for part in parts([found.id for found in tasks if found.epoch > found.asked_epoch + 1]):
         query = (
-            select(columns.task, columns.failure_kind, func.count().label("times"))
+            select(columns.task, columns.failure_kind, columns.is_counted, func.count().label("times"))
             .join(tables.tasks, tables.tasks.c.id == columns.task)
-            .where(columns.task.in_(part), columns.is_counted, columns.epoch > tables.tasks.c.asked_epoch)
-            .group_by(columns.task, columns.failure_kind)
+            .where(columns.task.in_(part), columns.failure_kind.is_not(None))
+            .where(columns.epoch > tables.tasks.c.asked_epoch)
+            .group_by(columns.task, columns.failure_kind, columns.is_counted)
         )
         for row in connection.execute(query):
-            times[row.task, FailureKind(row.failure_kind)] = row.times
+            times[row.task, FailureKind(row.failure_kind), row.is_counted] = row.times
     return times
 
 
-def ends_as(state: TaskState, kind: FailureKind | None, times: int) -> TaskState:
-    """What becomes of a task whose attempt ends so, for the `times`th time since it was asked for; 0: not counted."""
+def _blamed(result: TaskResult, with_leader: int) -> TaskResult:
+    """A result whose failure says so where that many of its task's attempts may not be lost with their leaders."""
+    if result.failure is None or with_leader < LOST_WITH_LEADER_TRIES:
+        return result
+    why = f"{with_leader} of its attempts were lost together with whoever led: it may be what ends that machine"
+    return replace(result, failure=replace(result.failure, message=f"{result.failure.message}; {why}"))
+
+
+def ends_as(state: TaskState, kind: FailureKind | None, times: int, with_leader: int = 0) -> TaskState:
+    """What becomes of a task whose attempt ends so, for the `times`th time since it was asked for; 0: not counted.
+
+    `with_leader` of its attempts were lost together with their leaders, this one included.
+    """
     if state is TaskState.CANCELLING or kind is FailureKind.CANCELLED:
         return TaskState.CANCELLED
     if kind is None:
         return TaskState.SUCCEEDED
-    return TaskState.QUEUED if is_retried(kind, times) else TaskState.FAILED
+    return TaskState.QUEUED if is_retried(kind, times, with_leader) else TaskState.FAILED
+
+
+_DROPPED = [delete(table).where(among(table.c.attempt)) for table in (tables.log_chunks, tables.followed_logs)]
 
 
 def _drop_logs(connection: Connection, ended: Sequence[str]) -> None:
     """Their logs are artifacts now."""
     for part in parts(ended):
-        for table in (tables.log_chunks, tables.followed_logs):
-            connection.execute(delete(table).where(table.c.attempt.in_(part)))
+        for dropped in _DROPPED:
+            connection.execute(dropped, {"ids": part})

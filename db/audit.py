@@ -10,13 +10,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, Select, String, and_, case, cast, func, or_, select
+from sqlalchemy import Connection, Select, String, and_, case, cast, exists, func, not_, or_, select
 
 from db import tables
 from db.engine import Database
 from db.ids import attempt_id
 from db.values import places_of
-from jobs.state import ACTIVE, TRANSITIONS, TaskState
+from jobs.state import ACTIVE, DONE, TRANSITIONS, TaskState
 
 AT_ONCE = 1000  #: rows in memory
 CLOCKS_DIFFER = timedelta(seconds=2)  #: nodes are closed by commands, and attempts begun by heads, on other machines
@@ -72,7 +72,7 @@ def lives(connection: Connection) -> Iterator[Violation]:
     tasks, events = tables.tasks.c, tables.events.c
     query = (
         select(
-            *(tasks.id, tasks.state, tasks.epoch, events.id.label("event")),
+            *(tasks.id, tasks.state, tasks.epoch, tasks.lost, events.id.label("event")),
             *(events.attempt, events.was, events.became),
         )
         .join(tables.events, events.task == tasks.id, isouter=True)
@@ -83,7 +83,7 @@ def lives(connection: Connection) -> Iterator[Violation]:
 
 
 def _life(task: str, rows: Iterable[Any]) -> Iterator[Violation]:
-    state, epoch, row = str(TaskState.PENDING), 0, None
+    state, epoch, is_lost, row = str(TaskState.PENDING), 0, False, None
     for row in rows:
         if row.event is None:
             break
@@ -95,11 +95,21 @@ def _life(task: str, rows: Iterable[Any]) -> Iterator[Violation]:
             epoch += 1
         if _begins_or_ends(row) and row.attempt != attempt_id(task, epoch):
             yield Violation(task, f"event {row.event} is about {row.attempt}; epoch {epoch} was its turn")
+        if row.was in DONE and not _lets_go(row, attempt_id(task, epoch)):
+            yield Violation(task, f"event {row.event} lets go of {row.attempt}, which is not what it stood on")
+        is_lost = row.was in DONE or (is_lost and row.became not in DONE)
         state = row.became
     if row is not None and row.state != state:
         yield Violation(task, f"it is {row.state}, and its last event says {state}")
     if row is not None and row.epoch != epoch:
         yield Violation(task, f"its epoch is {row.epoch}, and {epoch} attempts were begun")
+    if row is not None and is_lost != (row.lost is not None):
+        yield Violation(task, f"it makes {row.lost or 'nothing'} again, and its events say something else")
+
+
+def _lets_go(row: Any, own: str) -> bool:
+    """Whether a done task that is to be made again stood on the attempt that the event names."""
+    return row.attempt is not None and (row.was == TaskState.CACHED or row.attempt == own)
 
 
 def _begins_or_ends(row: Any) -> bool:
@@ -132,12 +142,17 @@ def attempts_begin_and_end_once(connection: Connection) -> Iterator[Violation]:
 
 
 def tasks_stand_on_their_attempts(connection: Connection) -> Iterator[Violation]:
-    """A task runs when its attempt does, has succeeded when that has, and no attempt runs or succeeds beside it."""
-    tasks, columns = tables.tasks.c, tables.attempts.c
+    """A task runs when its attempt does, has succeeded when that has, and no attempt runs or succeeds beside it.
+
+    But for what succeeded and was let go of, because its files were lost.
+    """
+    tasks, columns, events = tables.tasks.c, tables.attempts.c, tables.events.c
+    lets_go = and_(events.was.in_(sorted(DONE)), events.became == TaskState.PENDING)
+    was_let_go = exists().where(events.task == columns.task, events.attempt == columns.id, lets_go)
     query = (
-        select(columns.id, columns.task, columns.ended_at, columns.outcome, tasks.state, tasks.attempt)
+        select(columns.id, columns.ended_at, tasks.state, tasks.attempt)
         .join(tables.tasks, tasks.id == columns.task)
-        .where(or_(columns.ended_at.is_(None), columns.outcome == "succeeded"))
+        .where(or_(columns.ended_at.is_(None), and_(columns.outcome == "succeeded", not_(was_let_go))))
         .order_by(columns.id)
     )
     for row in _stream(connection, query):

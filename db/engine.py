@@ -46,6 +46,18 @@ class Database:
             if self._engine.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
 
+    @contextmanager
+    def session(self) -> Iterator[Any]:
+        """A connection of the driver's own that nobody uses afterwards; raises DatabaseUnreachable."""
+        with told(self.url):
+            connection = self._engine.raw_connection()
+            drivers = connection.driver_connection
+            connection.detach()
+            try:
+                yield drivers
+            finally:
+                connection.close()
+
     def watch(self, wake: Callable[[], None]) -> Watch:
         """A context in which `wake` is called, from a thread of its own, soon after anybody has committed.
 
@@ -96,10 +108,12 @@ def open_database(url: str, *, create: bool) -> Database:
     with told(parsed):
         database = Database(parsed)
     try:
-        if create:
-            _make_ready(database)
         with database.reading() as connection:
-            schema.check(connection)
+            found = schema.revision(connection)
+        if found is None and create:
+            _migrate(parsed)
+        else:
+            schema.check(found, parsed)
     except BaseException:
         database.close()
         raise
@@ -123,13 +137,6 @@ def _migrate(url: URL) -> None:
             engine.dispose()
 
 
-def _make_ready(database: Database) -> None:
-    with database.reading() as connection:
-        is_empty = schema.is_empty(connection)
-    if is_empty:
-        _migrate(database.url)
-
-
 def _expect_file(url: URL) -> None:
     """Opening would create it."""
     if url.drivername == "sqlite" and not Path(str(url.database)).exists():
@@ -143,6 +150,10 @@ READING: dict[str, dict[str, Any]] = {
     "sqlite": {"begin": "BEGIN"},
     "postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
 }
+
+
+#: Not asked of a server with each first connection: whether it has a type that no table uses.
+UNUSED: dict[str, Any] = {"use_native_hstore": False}
 
 
 def _engine(url: URL, *, looks_at_references: bool = True) -> Engine:
@@ -163,7 +174,16 @@ def _sqlite_engine(url: URL, looks_at_references: bool) -> Engine:
 def _postgres_engine(url: URL) -> Engine:
     given = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
     arguments = {name: value for name, value in given.items() if name not in url.query}
-    return create_engine(url, json_serializer=to_json, pool_pre_ping=True, connect_args=arguments)
+    engine = create_engine(url, json_serializer=to_json, pool_pre_ping=True, connect_args=arguments, **UNUSED)
+    event.listen(engine, "connect", _never_compile)
+    return engine
+
+
+def _never_compile(connection: Any, _: object) -> None:
+    """A statement that the server overestimates is done long before it would be compiled to machine code."""
+    connection.autocommit = True
+    connection.execute("SET jit = off")
+    connection.autocommit = False
 
 
 def _prepare(connection: Any, _: object) -> None:

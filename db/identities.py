@@ -9,6 +9,7 @@ from sqlalchemy import Select, select
 
 from db import tables
 from db.engine import Database
+from jobs.state import DONE
 
 SUCCEEDED = "succeeded"
 
@@ -32,6 +33,15 @@ class Made:
         return self.outcome == SUCCEEDED and self.ended_at is not None and self.ended_at <= at
 
 
+@dataclass(frozen=True)
+class Freedom:
+    """Whether earlier tasks' outputs may be taken over."""
+
+    of_task: bool
+    of_job: bool  #: for what of it is not measured
+    fresh_stages: frozenset[str]  #: those of its job in which something must run
+
+
 def made(database: Database, attempt: str) -> Made:
     """An attempt, by its whole id."""
     with database.reading() as connection:
@@ -47,10 +57,22 @@ def made_earlier(database: Database, than: Made) -> list[Made]:
         return [Made(**row._mapping) for row in rows]
 
 
-def reuses(database: Database, job: str) -> bool:
-    """Whether a job's tasks may be taken over from earlier ones."""
+def freedom(database: Database, task: str) -> Freedom:
+    """What a task, by its whole id, may take over."""
+    tasks, jobs = tables.tasks.c, tables.jobs.c
+    own = select(jobs.id, jobs.reuse.label("of_job"), tasks.reuse).join(tables.tasks, tasks.job == jobs.id)
     with database.reading() as connection:
-        found: bool = connection.execute(select(tables.jobs.c.reuse).where(tables.jobs.c.id == job)).scalar_one()
+        row = connection.execute(own.where(tasks.id == task)).one()
+        fresh = connection.scalars(select(tasks.stage).where(tasks.job == row.id, tasks.reuse.is_(False)).distinct())
+        return Freedom(row.reuse, row.of_job, frozenset(fresh))
+
+
+def sent_back(database: Database, task: str) -> str | None:
+    """What a done task, by its whole id, had to be done again for the last time, if it had to."""
+    events = tables.events.c
+    query = select(events.detail).where(events.task == task, events.was.in_(sorted(DONE)))
+    with database.reading() as connection:
+        found: str | None = connection.scalar(query.order_by(events.id.desc()).limit(1))
     return found
 
 

@@ -60,11 +60,16 @@ def find_attempt(connection: Connection, prefix: str) -> str:
     return _find(connection, "attempt", tables.attempts.c.id, prefix)
 
 
+def find_digest(connection: Connection, prefix: str) -> str:
+    """The one sha256 of files that tasks made that starts so; raises NotFound."""
+    return _find(connection, "artifact", tables.artifacts.c.sha256, prefix)
+
+
 def _find(connection: Connection, noun: str, column: Column[str], prefix: str) -> str:
     start = prefix.lower()
     if not start.isascii():
         raise NotFound(noun, prefix)
-    alike = select(column).where(column >= start, column < start + AFTER_ALL).order_by(column).limit(2)
+    alike = select(column).distinct().where(column >= start, column < start + AFTER_ALL).order_by(column).limit(2)
     found = connection.scalars(alike).all()
     if not found:
         raise NotFound(noun, prefix)

@@ -3,13 +3,14 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, Update, bindparam, insert, select, update
 
 from db import tables
-from db.filters import parts
+from db.filters import among, parts
 from db.moves import Found
 from db.values import plain
 from jobs.metrics import METRICS
@@ -67,10 +68,13 @@ def _close(
             {"_id": result.attempt, **{f"_{name}": value for name, value in values.items()}}
         )
     for names, rows in alike.items():
-        columns = {name: bindparam(f"_{name}", type_=tables.attempts.c[name].type) for name in names}
-        connection.execute(
-            update(tables.attempts).where(tables.attempts.c.id == bindparam("_id")).values(columns), rows
-        )
+        connection.execute(_closing(names), rows)
+
+
+@cache
+def _closing(names: frozenset[str]) -> Update:
+    columns = {name: bindparam(f"_{name}", type_=tables.attempts.c[name].type) for name in names}
+    return update(tables.attempts).where(tables.attempts.c.id == bindparam("_id")).values(columns)
 
 
 def _closed(at: datetime, result: TaskResult, outcome: str, is_counted: bool) -> dict[str, Any]:
@@ -104,13 +108,20 @@ def _number(attempt: str, measurement: Measurement) -> dict[str, Any]:
     }
 
 
+_BEGAN = select(tables.attempts.c.id, tables.attempts.c.started_at).where(among(tables.attempts.c.id))
+_DURATIONS = select(tables.durations).where(among(tables.durations.c.likeness))
+_RECENT_S = bindparam("_recent_s", type_=tables.durations.c.recent_s.type)
+_FIRST_DURATIONS = insert(tables.durations).values(likeness=bindparam("_likeness"), recent_s=_RECENT_S)
+_MORE_DURATIONS = (
+    update(tables.durations).where(tables.durations.c.likeness == bindparam("_likeness")).values(recent_s=_RECENT_S)
+)
+
+
 def _remember(connection: Connection, at: datetime, succeeded: Ending) -> None:
     """Keep how long they took, for guessing how long their like will take."""
     began: dict[str, datetime] = {}
-    columns = tables.attempts.c
     for part in parts([result.attempt for _, result in succeeded]):
-        query = select(columns.id, columns.started_at).where(columns.id.in_(part))
-        began |= {row.id: row.started_at for row in connection.execute(query)}
+        began |= {row.id: row.started_at for row in connection.execute(_BEGAN, {"ids": part})}
     fresh: dict[str, list[float]] = defaultdict(list)
     for found, result in succeeded:
         if found.likeness:
@@ -122,21 +133,14 @@ def _remember(connection: Connection, at: datetime, succeeded: Ending) -> None:
         {"_likeness": likeness, "_recent_s": [*known.get(likeness, ()), *seconds][-RECENT:]}
         for likeness, seconds in fresh.items()
     ]
-    row = {
-        "likeness": bindparam("_likeness"),
-        "recent_s": bindparam("_recent_s", type_=tables.durations.c.recent_s.type),
-    }
     news = [one for one in rows if one["_likeness"] not in known]
     olds = [one for one in rows if one["_likeness"] in known]
     if news:
-        connection.execute(insert(tables.durations).values(row), news)
+        connection.execute(_FIRST_DURATIONS, news)
     if olds:
-        same = tables.durations.c.likeness == row["likeness"]
-        connection.execute(update(tables.durations).where(same).values(recent_s=row["recent_s"]), olds)
+        connection.execute(_MORE_DURATIONS, olds)
 
 
 def recent(connection: Connection, likenesses: Sequence[str]) -> dict[str, list[float]]:
     """How long the last few attempts of each took that succeeded."""
-    columns = tables.durations.c
-    rows = connection.execute(select(columns.likeness, columns.recent_s).where(columns.likeness.in_(likenesses)))
-    return {row.likeness: row.recent_s for row in rows}
+    return {row.likeness: row.recent_s for row in connection.execute(_DURATIONS, {"ids": likenesses})}

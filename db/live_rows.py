@@ -1,14 +1,14 @@
 """The rows that snapshots are made of: what of tasks and attempts can change, and what can't."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, bindparam, select
 
 from db import tables
-from db.filters import parts
+from db.filters import among, parts
 from db.snapshot import Need
 from db.values import pin_of, places_of
 from jobs.state import ACTIVE, OPEN, POLICIES
@@ -29,6 +29,7 @@ class Moving(NamedTuple):
     attempt: str | None
     waits_for: str | None
     is_stuck: bool
+    lost: str | None
 
 
 @dataclass(frozen=True)
@@ -47,25 +48,30 @@ class FixedAttempt:
     weight: float
 
 
+_LIVE_JOBS = select(tables.tasks.c.job).where(tables.tasks.c.state.in_(LIVE)).distinct()
+_VERSIONS = select(tables.jobs.c.id, tables.jobs.c.version).where(tables.jobs.c.id.in_(_LIVE_JOBS))
+_MOVING = select(*(tables.tasks.c[name] for name in Moving._fields))
+_MOVING_OF_JOBS = _MOVING.where(among(tables.tasks.c.job))
+_MOVED = _MOVING.where(tables.tasks.c.job == bindparam("job"), tables.tasks.c.version > bindparam("since"))
+
+
 def versions(connection: Connection) -> dict[str, int]:
     """Of the jobs that are not over."""
-    tasks, columns = tables.tasks.c, tables.jobs.c
-    live = select(tasks.job).where(tasks.state.in_(LIVE)).distinct()
-    return {
-        row.id: row.version
-        for row in connection.execute(select(columns.id, columns.version).where(columns.id.in_(live)))
-    }
+    return {row.id: row.version for row in connection.execute(_VERSIONS)}
 
 
-def moving(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, Moving]]:
-    """By job and task."""
-    columns = tables.tasks.c
-    wanted = [columns[name] for name in Moving._fields]
-    found: dict[str, dict[str, Moving]] = {job: {} for job in jobs}
-    for part in parts(jobs):
-        for row in connection.execute(select(*wanted).where(columns.job.in_(part))).all():
-            found[row.job][row.id] = Moving._make(row)
-    return found
+def moving(connection: Connection, jobs: Sequence[str]) -> list[Moving]:
+    """All of some jobs."""
+    return [row for part in parts(jobs) for row in _moving(connection, _MOVING_OF_JOBS, {"ids": part})]
+
+
+def moved(connection: Connection, job: str, since: int) -> list[Moving]:
+    """What of a job changed after a version of it."""
+    return _moving(connection, _MOVED, {"job": job, "since": since})
+
+
+def _moving(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[Moving]:
+    return [Moving._make(row) for row in connection.execute(query, values).all()]
 
 
 def fixed(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, Fixed]]:
@@ -74,8 +80,8 @@ def fixed(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, Fi
     query = (
         select(
             *(tasks.id, tasks.job, tasks.stage, tasks.subject, tasks.settings, tasks.needs, tasks.resources, tasks.pin),
-            *(columns.submitted_at, columns.submitted_by, columns.timeout_s, columns.reuse, columns.priority),
-            tasks.likeness,
+            *(columns.submitted_at, columns.submitted_by, columns.timeout_s, columns.priority),
+            *(tasks.toolchain, tasks.reuse, tasks.likeness),
         )
         .join(tables.jobs, columns.id == tasks.job)
         .where(tasks.job.in_(jobs))
@@ -111,32 +117,30 @@ def failed(connection: Connection, tasks: Sequence[str]) -> dict[str, tuple[str,
     return {task: tuple(names) for task, names in found.items()}
 
 
+_ATTEMPT = ("id", "task", "epoch", "started_at", "timeout_s", "digest", "places", "weight")
+_FIXED_ATTEMPTS = select(*(tables.attempts.c[name] for name in _ATTEMPT)).where(among(tables.attempts.c.id))
+
+
 def fixed_attempts(connection: Connection, attempts: Sequence[str]) -> dict[str, FixedAttempt]:
     """By id."""
-    columns = tables.attempts.c
-    wanted = (columns.id, columns.task, columns.epoch, columns.started_at, columns.timeout_s, columns.digest)
-    query = select(*wanted, columns.places, columns.weight).where(columns.id.in_(attempts))
     found = {}
-    for row in connection.execute(query):
+    for row in connection.execute(_FIXED_ATTEMPTS, {"ids": attempts}):
         fields: dict[str, Any] = dict(row._mapping)
         fields["places"] = places_of(row.places)
         found[row.id] = FixedAttempt(fields, fields.pop("weight") or 0.0)
     return found
 
 
-def ended_since(moment: datetime) -> Any:
+_ENDED = (
+    select(*(tables.attempts.c[name] for name in ("started_at", "ended_at", "weight")))
+    .add_columns(tables.tasks.c.likeness, tables.jobs.c.submitted_by)
+    .join(tables.tasks, tables.tasks.c.id == tables.attempts.c.task)
+    .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
+    .where(tables.attempts.c.ended_at > bindparam("moment"))
+    .order_by(tables.attempts.c.ended_at)
+)
+
+
+def ended_since(connection: Connection, moment: datetime) -> Iterable[Any]:
     """What attempts had of the cluster, oldest end first."""
-    columns = tables.attempts.c
-    return (
-        select(
-            columns.started_at,
-            columns.ended_at,
-            columns.weight,
-            tables.tasks.c.likeness,
-            tables.jobs.c.submitted_by,
-        )
-        .join(tables.tasks, tables.tasks.c.id == columns.task)
-        .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
-        .where(columns.ended_at > moment)
-        .order_by(columns.ended_at)
-    )
+    return connection.execute(_ENDED, {"moment": moment})

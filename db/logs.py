@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from db import tables
 from db.engine import Database
@@ -20,10 +20,16 @@ def follow(connection: Connection, at: datetime, attempt: str, for_s: float) -> 
         connection.execute(insert(tables.followed_logs).values(attempt=attempt, until=until))
 
 
+_FOLLOWED = (
+    select(tables.followed_logs.c.attempt)
+    .where(tables.followed_logs.c.until > bindparam("at"))
+    .order_by(tables.followed_logs.c.attempt)
+)
+
+
 def followed(connection: Connection, at: datetime) -> list[str]:
     """The attempts whose logs somebody follows."""
-    columns = tables.followed_logs.c
-    return list(connection.scalars(select(columns.attempt).where(columns.until > at).order_by(columns.attempt)))
+    return list(connection.scalars(_FOLLOWED, {"at": at}))
 
 
 def add(connection: Connection, chunks: Sequence[LogChunk]) -> None:

@@ -46,6 +46,7 @@ class NodeRow:
     closed_at: datetime | None
     refuses_why: str | None  #: why it takes nothing now, as far as it or the head can tell by itself
     checks: tuple[Check, ...]
+    toolchains: Mapping[str, str]  #: by digest, why one can't be used there; empty: it can
     devices: tuple[DeviceRow, ...]  #: by kind and index
 
 

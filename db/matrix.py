@@ -8,19 +8,20 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
-from db import tables
+from db import loose_scan, tables
 from db.engine import Database
-from db.filters import matching
+from db.filters import matching, parts
 from db.ids import find_job
-from db.values import failure_of
+from db.values import axes_of, failure_of, own_failure_of
 from jobs.stages import STAGES
 from jobs.state import DONE, Failure, TaskState
-from jobs.variants import Attention, Engine, Precision
+from jobs.variants import AXES, Axes
 
 VERDICTS = DONE | {TaskState.FAILED}
-ORDER = ("model", "precision", "attention", "tp", "engine", "nodes", "variant", "target")  #: of rows of several jobs
+#: Of rows of several jobs.
+ORDER = ("model", *AXES, "variant", "target")
 MOST_PARAMETERS = 10_000  #: of one statement; SQLite takes 32,766, Postgres 65,535
 
 
@@ -50,20 +51,17 @@ class CellRow:
     warnings: tuple[str, ...]
     ended_at: datetime | None
     metrics: tuple[Median, ...]
+    imported_from: str | None = None  #: the file that tells of it; none: it ran here
+    attempt: str | None = None  #: its latest, or that of the task that it was taken over from; none: it has none
 
 
 @dataclass(frozen=True)
-class MatrixRow:
+class MatrixRow(Axes):
     """One variant on one target."""
 
     model: str
     variant: str
     target: str
-    precision: Precision
-    attention: Attention
-    tp: int
-    engine: Engine
-    nodes: int
     stages: Mapping[str, CellRow]  #: those that were asked for and that its engine does, in the order of STAGES
 
 
@@ -74,34 +72,41 @@ def matrix(
     model: str | None = None,
     variant: str | None = None,
     target: str | None = None,
+    toolchain: str | None = None,
+    before: datetime | None = None,
 ) -> list[MatrixRow]:
     """A job's matrix in the order of its plan; without a job the newest verdict of every cell over all jobs.
 
-    `job` is an id or the start of one; `model`, `variant` and `target` are names or shell-style patterns.
+    `job` is an id or the start of one; `model`, `variant`, `target` and `toolchain` are names or shell-style patterns.
+    With `before` and without a job: as the verdicts were then.
     """
+    cells = tables.cells.c
     with database.reading() as connection:
         wanted = [
-            *matching(connection, tables.jobs.c.model, model),
-            *matching(connection, tables.cells.c.variant, variant),
-            *matching(connection, tables.cells.c.target, target),
+            *matching(connection, cells.model, model),
+            *matching(connection, cells.toolchain, toolchain),
         ]
-        chosen = _newest(wanted) if job is None else [*wanted, tables.cells.c.job == find_job(connection, job)]
-        cells = connection.execute(_cells(chosen)).all()
-        medians = _medians(connection, sorted({cell.attempt for cell in cells if cell.attempt}))
-    cells = sorted(cells, key=attrgetter("position") if job else attrgetter(*ORDER))
-    return [_row(list(row), medians) for _, row in groupby(cells, key=attrgetter("variant", "target"))]
+        if job is None:
+            found = _newest(connection, variant, target, wanted, before)
+        else:
+            wanted += [*matching(connection, cells.variant, variant), *matching(connection, cells.target, target)]
+            found = _cells(connection, [*wanted, cells.job == find_job(connection, job)])
+        medians = _medians(connection, sorted({cell.attempt for cell in found if cell.attempt}))
+    found = sorted(found, key=attrgetter("position") if job else attrgetter(*ORDER))
+    return [_row(list(row), medians) for _, row in groupby(found, key=attrgetter("variant", "target"))]
 
 
-def _cells(conditions: Iterable[ColumnElement[bool]]) -> Select[Any]:
+def _cells(connection: Connection, conditions: Iterable[ColumnElement[bool]]) -> list[Any]:
     attempts = tables.attempts.c
-    return (
+    query = (
         select(
             tables.cells,
-            tables.jobs.c.model,
+            tables.jobs.c.imported_from,
             tables.tasks.c.state,
             tables.tasks.c.waits_for,
             tables.tasks.c.is_stuck,
             tables.tasks.c.blocked_by,
+            tables.tasks.c.failure,
             tables.tasks.c.attempt,
             attempts.task.label("made_by"),
             attempts.failure_kind,
@@ -114,37 +119,64 @@ def _cells(conditions: Iterable[ColumnElement[bool]]) -> Select[Any]:
         .join(tables.attempts, attempts.id == tables.tasks.c.attempt, isouter=True)
         .where(*conditions)
     )
+    return list(connection.execute(query))
 
 
-def _newest(conditions: Iterable[ColumnElement[bool]]) -> list[ColumnElement[bool]]:
-    """Of the cells that fit, the newest verdict for each place; where there is none yet, the newest of any state."""
-    cells, jobs, tasks = tables.cells.c, tables.jobs.c, tables.tasks.c
-    age = func.row_number().over(
-        partition_by=(cells.variant, cells.target, cells.stage),
-        order_by=(tasks.state.in_(sorted(VERDICTS)).desc(), jobs.submitted_at.desc(), cells.job),
+def _newest(
+    connection: Connection,
+    variant: str | None,
+    target: str | None,
+    wanted: Iterable[ColumnElement[bool]],
+    before: datetime | None,
+) -> list[Any]:
+    """The newest verdict for each place; where there is none yet, the newest cell of any state.
+
+    In two steps: databases can't tell how few places there are, and would join all cells with them.
+    """
+    chosen = {tuple(row) for row in connection.execute(_newest_jobs(connection, variant, target, before))}
+    jobs = sorted({job for job, *_ in chosen if job})
+    cells = (cell for some in parts(jobs) for cell in _cells(connection, [tables.cells.c.job.in_(some), *wanted]))
+    return [cell for cell in cells if (cell.job, cell.variant, cell.target, cell.stage) in chosen]
+
+
+def _newest_jobs(
+    connection: Connection, variant: str | None, target: str | None, before: datetime | None
+) -> Select[Any]:
+    """For each place the job of that cell. A variant's name says its model and toolchain: all of its cells agree."""
+    cells = tables.cells.c
+    place = (cells.variant, cells.target, cells.stage)
+    places = loose_scan.distinct(place).cte("places")
+    newest = (
+        select(cells.job)
+        .where(*(column == places.c[column.name] for column in place))
+        .order_by(cells.submitted_at.desc(), cells.job.desc())
+        .limit(1)
+        .correlate(places)
     )
-    ranked = (
-        select(cells.job, cells.variant, cells.target, cells.stage, age.label("age"))
-        .join(tables.jobs, jobs.id == cells.job)
-        .join(tables.tasks, tasks.id == cells.task)
-        .where(*conditions)
-        .subquery()
+    verdict = newest.join(tables.tasks, tables.tasks.c.id == cells.task).where(
+        tables.tasks.c.state.in_(sorted(VERDICTS))
     )
-    place = (cells.job, cells.variant, cells.target, cells.stage)
-    first = select(*(ranked.c[column.name] for column in place)).where(ranked.c.age == 1)
-    return [tuple_(*place).in_(first)]
+    job: ColumnElement[Any] = func.coalesce(verdict.scalar_subquery(), newest.scalar_subquery())
+    if before is not None:
+        attempts = tables.attempts.c
+        ended = verdict.join(tables.attempts, attempts.id == tables.tasks.c.attempt).where(attempts.ended_at < before)
+        job = ended.where(cells.submitted_at < before).scalar_subquery()
+    return select(job, *places.c).where(
+        *matching(connection, cells.variant, variant, places.c.variant),
+        *matching(connection, cells.target, target, places.c.target),
+    )
 
 
 def _medians(connection: Connection, attempts: Sequence[str]) -> dict[str, list[Median]]:
     """By attempt, in the order in which they were measured."""
     columns = tables.measurements.c
     query = select(
-        columns.attempt, columns.metric, columns.unit, columns.median, columns.batch, columns.prompt_tokens
-    ).order_by(columns.id)
+        columns.id, columns.attempt, columns.metric, columns.unit, columns.median, columns.batch, columns.prompt_tokens
+    )
     found: dict[str, list[Median]] = defaultdict(list)
     for start in range(0, len(attempts), MOST_PARAMETERS):
         some = attempts[start : start + MOST_PARAMETERS]
-        for row in connection.execute(query.where(columns.attempt.in_(some))):
+        for row in sorted(connection.execute(query.where(columns.attempt.in_(some))), key=attrgetter("id")):
             found[row.attempt].append(Median(row.metric, row.unit, row.median, row.batch, row.prompt_tokens))
     return found
 
@@ -155,12 +187,8 @@ def _row(cells: list[Any], medians: Mapping[str, list[Median]]) -> MatrixRow:
         model=first.model,
         variant=first.variant,
         target=first.target,
-        precision=Precision(first.precision),
-        attention=Attention(first.attention),
-        tp=first.tp,
-        engine=Engine(first.engine),
-        nodes=first.nodes,
         stages={stage: _cell(by_stage[stage], medians) for stage in STAGES if stage in by_stage},
+        **axes_of(first),
     )
 
 
@@ -170,7 +198,8 @@ def _cell(cell: Any, medians: Mapping[str, list[Median]]) -> CellRow:
         job=cell.job,
         task=cell.task,
         state=state,
-        failure=failure_of(cell.failure_kind, cell.failure_message) if state is TaskState.FAILED else None,
+        attempt=cell.attempt,
+        failure=_failure(cell) if state is TaskState.FAILED else None,
         waits_for=cell.waits_for,
         is_stuck=cell.is_stuck,
         blocked_by=cell.blocked_by,
@@ -178,4 +207,9 @@ def _cell(cell: Any, medians: Mapping[str, list[Median]]) -> CellRow:
         warnings=tuple(cell.warnings or ()),
         ended_at=cell.ended_at,
         metrics=tuple(medians.get(cell.attempt, ())),
+        imported_from=cell.imported_from,
     )
+
+
+def _failure(cell: Any) -> Failure | None:
+    return own_failure_of(cell.failure) or failure_of(cell.failure_kind, cell.failure_message)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindparam, delete, insert, select, update
 
 from db import tables
+from db.filters import among
 from jobs.errors import NotFound
 from jobs.task import Device, Node, Place, Unfit
 
@@ -45,6 +46,7 @@ def _node_row(at: datetime, node: Node) -> dict[str, Any]:
         "memory_bytes": node.memory_bytes,
         "versions": dict(node.versions),
         "checks": [asdict(check) for check in node.checks],
+        "toolchains": dict(node.toolchains),
         "seen_at": at,
         "is_up": True,
     }
@@ -146,12 +148,25 @@ def _is_device(node: str, kind: str, index: int | None) -> ColumnElement[bool]:
     return same if index is None else and_(same, columns.index == index)
 
 
+_HELD = (
+    select(tables.nodes.c.id, tables.nodes.c.closed)
+    .where(among(tables.nodes.c.id))
+    .order_by(tables.nodes.c.id)
+    .with_for_update(read=True)
+)
+_QUARANTINED = select(*(tables.devices.c[name] for name in ("node", "kind", "index", "quarantined_why"))).where(
+    tables.devices.c.quarantined_why.is_not(None)
+)
+_QUARANTINED_ON = _QUARANTINED.where(among(tables.devices.c.node))
+_CLOSED = select(*(tables.nodes.c[name] for name in ("id", "closed", "closed_why"))).where(
+    tables.nodes.c.closed.is_not(None)
+)
+
+
 def fit(connection: Connection, wanted: Mapping[str, Sequence[Place]]) -> set[str]:
     """Those of `wanted` whose places may be used; they stay so until the transaction ends."""
-    nodes = tables.nodes.c
     names = sorted({place.node for places in wanted.values() for place in places})
-    held = select(nodes.id, nodes.closed).where(nodes.id.in_(names)).order_by(nodes.id).with_for_update(read=True)
-    shut = {row.id for row in connection.execute(held) if row.closed is not None}
+    shut = {row.id for row in connection.execute(_HELD, {"ids": names}) if row.closed is not None}
     bad = quarantined(connection, names)
     return {name for name, places in wanted.items() if not any(_is_shut(place, shut, bad) for place in places)}
 
@@ -162,16 +177,10 @@ def _is_shut(place: Place, shut: set[str], bad: Collection[tuple[str, str, int]]
 
 def quarantined(connection: Connection, names: Sequence[str] | None = None) -> dict[tuple[str, str, int], str]:
     """Devices that must not be used, with the reason; of some nodes, or of all."""
-    columns = tables.devices.c
-    query = select(columns.node, columns.kind, columns.index, columns.quarantined_why)
-    query = query.where(columns.quarantined_why.is_not(None))
-    if names is not None:
-        query = query.where(columns.node.in_(names))
-    return {_key(row._mapping): row.quarantined_why for row in connection.execute(query)}
+    found = connection.execute(_QUARANTINED) if names is None else connection.execute(_QUARANTINED_ON, {"ids": names})
+    return {_key(row._mapping): row.quarantined_why for row in found}
 
 
 def closed(connection: Connection) -> dict[str, tuple[Closed, str]]:
     """The nodes that get nothing new: how they were closed, and why."""
-    columns = tables.nodes.c
-    query = select(columns.id, columns.closed, columns.closed_why).where(columns.closed.is_not(None))
-    return {row.id: (Closed(row.closed), row.closed_why or "") for row in connection.execute(query)}
+    return {row.id: (Closed(row.closed), row.closed_why or "") for row in connection.execute(_CLOSED)}

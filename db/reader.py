@@ -1,6 +1,6 @@
 """Reading snapshots again and again: only jobs that changed are read, and only tasks that changed are made anew."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
@@ -8,13 +8,15 @@ from statistics import median
 from sqlalchemy import Connection
 
 from db import live_rows as rows
-from db import nodes
+from db import nodes, toolchains
 from db.filters import parts
 from db.keeping import recent
 from db.nodes import Closed
 from db.snapshot import OpenTask, RunningAttempt, Snapshot
+from db.toolchains import KeptLock
 from db.usage import OF_LATE, Usage, device_seconds
 from jobs.state import ACTIVE, OPEN, TaskState
+from jobs.toolchains import DEFAULT
 
 
 @dataclass
@@ -23,10 +25,11 @@ class LiveJob:
 
     fixed: Mapping[str, rows.Fixed]  #: by task, in the order of the plan
     likenesses: frozenset[str]
+    toolchains: frozenset[str]  #: names of those that are not the default
     version: int | None = None  #: of what follows
     moving: dict[str, rows.Moving] = field(default_factory=dict)
     active: list[rows.Moving] = field(default_factory=list)
-    told: dict[str, tuple[rows.Moving, OpenTask]] = field(default_factory=dict)
+    told: dict[str, OpenTask] = field(default_factory=dict)  #: but those that changed since
     tasks: tuple[OpenTask, ...] | None = None  #: none: something in them changed
 
     @property
@@ -34,6 +37,12 @@ class LiveJob:
         """Jobs come in the order in which they were submitted."""
         fields = next(iter(self.fixed.values())).fields
         return fields["submitted_at"], fields["job"]
+
+    def see(self, now: rows.Moving) -> None:
+        """A task is so now."""
+        if self.moving.get(now.id) != now:
+            self.moving[now.id] = now
+            self.tell_again([now.id])
 
     def tell_again(self, tasks: Iterable[str]) -> None:
         """Have tasks told anew, for something about them changed."""
@@ -53,6 +62,8 @@ class SnapshotReader:
         self._expected: dict[str, float | None] = {}  #: by likeness
         self._usage = Usage()
         self._ended_at: datetime | None = None  #: of the last attempt that was counted
+        self._locks: Mapping[str, KeptLock] = {}
+        self._lock_stamps: object = None  #: of the locks as they were read
 
     def read(self, connection: Connection, now: datetime) -> Snapshot:
         """The jobs that are not over, and what runs, as they are in the connection's transaction."""
@@ -64,6 +75,7 @@ class SnapshotReader:
         tasks = tuple(task for job in self._jobs.values() for task in self._tell_tasks(job))
         running = self._tell_running(active)
         closed = nodes.closed(connection)
+        names = frozenset[str]().union(*(job.toolchains for job in self._jobs.values()))
         return Snapshot(
             tasks=tasks,
             running=running,
@@ -71,6 +83,8 @@ class SnapshotReader:
             handing_back=frozenset(name for name, (how, _) in closed.items() if how is Closed.HANDING_BACK),
             quarantined=nodes.quarantined(connection),
             usage=self._usage.total(now, [self._used(one, now) for one in running]),
+            toolchains=names,
+            locks=self._read_locks(connection, names),
         )
 
     def _read_jobs(self, connection: Connection) -> list[LiveJob]:
@@ -78,14 +92,26 @@ class SnapshotReader:
         versions = rows.versions(connection)
         jobs = {name: job for name, job in self._jobs.items() if name in versions}
         for part in parts(sorted(versions.keys() - jobs.keys())):
-            jobs |= {name: LiveJob(fixed, _likenesses(fixed)) for name, fixed in rows.fixed(connection, part).items()}
+            jobs |= {
+                name: LiveJob(fixed, _likenesses(fixed), _toolchains(fixed))
+                for name, fixed in rows.fixed(connection, part).items()
+            }
         self._jobs = dict(sorted(jobs.items(), key=lambda named: named[1].turn))
         changed = [name for name, job in jobs.items() if job.version != versions[name]]
-        for name, moving in rows.moving(connection, changed).items():
+        for now in self._read_moving(connection, changed):
+            jobs[now.job].see(now)
+        for name in changed:
             job = jobs[name]
-            job.version, job.moving, job.tasks = versions[name], moving, None
-            job.active = [one for one in moving.values() if one.attempt and one.state in ACTIVE]
+            job.version = versions[name]
+            job.active = [one for one in job.moving.values() if one.attempt and one.state in ACTIVE]
         return [jobs[name] for name in changed]
+
+    def _read_moving(self, connection: Connection, names: Sequence[str]) -> Iterator[rows.Moving]:
+        """All of jobs that are new, in one go; of others what changed."""
+        seen = {name: version for name in names if (version := self._jobs[name].version) is not None}
+        yield from rows.moving(connection, [name for name in names if name not in seen])
+        for name, version in seen.items():
+            yield from rows.moved(connection, name, version)
 
     def _read_avoids(self, connection: Connection, changed: Iterable[LiveJob]) -> None:
         """Find the nodes that failed open tasks, where that may have changed."""
@@ -106,7 +132,7 @@ class SnapshotReader:
     def _learn(self, connection: Connection, now: datetime) -> None:
         """Count what has ended since the last time, and see how long tasks take now."""
         stale = set()
-        for row in connection.execute(rows.ended_since(self._ended_at or now - OF_LATE)):
+        for row in rows.ended_since(connection, self._ended_at or now - OF_LATE):
             self._usage.add(row.submitted_by, row.started_at, row.ended_at, row.weight or 0.0)
             stale.add(row.likeness)
             self._ended_at = row.ended_at
@@ -128,13 +154,18 @@ class SnapshotReader:
             known |= rows.fixed_attempts(connection, part)
         self._attempts = known
 
+    def _read_locks(self, connection: Connection, names: frozenset[str]) -> Mapping[str, KeptLock]:
+        """Read what toolchains stand for, where that may have changed."""
+        stamps = (names, toolchains.stamps(connection, names)) if names else None
+        if stamps != self._lock_stamps:
+            self._lock_stamps, self._locks = stamps, toolchains.current(connection, names)
+        return self._locks
+
     def _tell_tasks(self, job: LiveJob) -> tuple[OpenTask, ...]:
         if job.tasks is None:
-            for task, fixed in job.fixed.items():
-                now, told = job.moving[task], job.told.get(task)
-                if told is None or told[0] != now:
-                    job.told[task] = (now, self._open_task(fixed, now))
-            job.tasks = tuple(job.told[task][1] for task in job.fixed)
+            for task in job.fixed.keys() - job.told.keys():
+                job.told[task] = self._open_task(job.fixed[task], job.moving[task])
+            job.tasks = tuple(job.told[task] for task in job.fixed)
         return job.tasks
 
     def _open_task(self, fixed: rows.Fixed, now: rows.Moving) -> OpenTask:
@@ -144,6 +175,7 @@ class SnapshotReader:
             epoch=now.epoch,
             waits_for=now.waits_for,
             is_stuck=now.is_stuck,
+            lost=now.lost,
             avoids=self._avoids[now.id][1] if now.id in self._avoids else (),
             expected_s=self._expected.get(fixed.likeness) if fixed.likeness else None,
         )
@@ -151,7 +183,7 @@ class SnapshotReader:
     def _tell_running(self, active: Sequence[rows.Moving]) -> tuple[RunningAttempt, ...]:
         told = {}
         for now in active:
-            task, attempt = self._jobs[now.job].told[now.id][1], str(now.attempt)
+            task, attempt = self._jobs[now.job].told[now.id], str(now.attempt)
             running = self._running.get(attempt)
             if running is None or (running.state, running.expected_s) != (task.state, task.expected_s):
                 running = RunningAttempt(
@@ -176,3 +208,7 @@ def _typical(seconds: Sequence[float]) -> float:
 
 def _likenesses(tasks: Mapping[str, rows.Fixed]) -> frozenset[str]:
     return frozenset(fixed.likeness for fixed in tasks.values() if fixed.likeness)
+
+
+def _toolchains(tasks: Mapping[str, rows.Fixed]) -> frozenset[str]:
+    return frozenset(fixed.fields["toolchain"] for fixed in tasks.values()) - {DEFAULT}

@@ -8,17 +8,18 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select
 
 from db import ids, tables
 from db.engine import Database
+from db.filters import matching
 from db.logs import log_chunks as log_chunks
 from db.terms import TermRow as TermRow
 from db.terms import is_led_by_heads as is_led_by_heads
 from db.terms import leader as leader
-from db.values import commands_of, devices_of, failure_of, inputs_of, processes_of
-from jobs.state import Failure, FailureKind, JobState, TaskState, job_state
-from jobs.task import Artifact, Command, Device, Process
+from db.values import commands_of, devices_of, failure_of, inputs_of, own_failure_of, places_of, processes_of
+from jobs.state import ACTIVE, OPEN, Failure, FailureKind, JobState, TaskState, job_state
+from jobs.task import Artifact, Command, Device, Place, Process
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class JobRow:
     state: JobState
     counts: Mapping[TaskState, int]  #: of its tasks; states that none is in are left out
     stuck: int  #: tasks that wait for what the cluster does not have
+    schedule: str | None = None  #: that submitted it
+    imported_from: str | None = None  #: the file that it was read from
 
     @property
     def tasks(self) -> int:
@@ -56,6 +59,7 @@ class TaskRow:
     waits_for: str | None  #: only while it is open
     is_stuck: bool
     blocked_by: str | None
+    lost: str | None  #: its files that were lost, and that it makes again
     attempt: str | None  #: its latest; of a cached task, the earlier task's
     attempts: int  #: its own
     cached_from: str | None  #: the earlier task
@@ -64,6 +68,8 @@ class TaskRow:
     started_at: datetime | None
     ended_at: datetime | None
     failure: Failure | None  #: of a failed task, and of a queued one that is tried again
+    has_failed_before: bool  #: it failed before it could run: not an attempt of it
+    toolchain: str
     warnings: tuple[str, ...]
     again_after: FailureKind | None  #: how the attempt before the latest ended, if that is why there is a latest
 
@@ -78,10 +84,12 @@ class AttemptRow:
     epoch: int
     node: str
     devices: tuple[Device, ...]
+    places: tuple[Place, ...]  #: the same by node; more than one where it was a gang's
     commands: tuple[Command, ...]
     inputs: Mapping[str, tuple[Artifact, ...]]  #: by stage
     digest: str
-    toolchain: str
+    toolchain: str  #: its name
+    lock: str  #: the digest of what that stood for; empty: what haloctl is installed in
     versions: Mapping[str, str]
     host_cpu: str
     environment: Mapping[str, str]
@@ -109,11 +117,13 @@ class EventRow:
     detail: str
 
 
-def jobs(database: Database, limit: int | None = None) -> list[JobRow]:
-    """The newest jobs, newest first."""
-    columns = tables.jobs.c
+def jobs(database: Database, limit: int | None = None, toolchain: str | None = None) -> list[JobRow]:
+    """The newest jobs, newest first; with `toolchain`, a name or a pattern, those that have variants under it."""
+    columns, cells = tables.jobs.c, tables.cells.c
     newest = select(columns.id).order_by(columns.submitted_at.desc(), columns.id).limit(limit)
     with database.reading() as connection:
+        if wanted := matching(connection, cells.toolchain, toolchain):
+            newest = newest.where(select(cells.job).where(cells.job == columns.id, *wanted).exists())
         return _job_rows(connection, columns.id.in_(newest))
 
 
@@ -141,6 +151,8 @@ def _job_rows(connection: Connection, condition: ColumnElement[bool]) -> list[Jo
             columns.model,
             columns.submitted_by,
             columns.submitted_at,
+            columns.schedule,
+            columns.imported_from,
             tasks.state,
             tasks.is_stuck,
             func.count().label("tasks"),
@@ -167,7 +179,20 @@ def _job_row(rows: list[Any]) -> JobRow:
         state=job_state([(TaskState(row.state), row.is_stuck) for row in rows]),
         counts=counts,
         stuck=sum(row.tasks for row in rows if row.is_stuck),
+        schedule=first.schedule,
+        imported_from=first.imported_from,
     )
+
+
+_LIVE = select(tables.tasks.c.id).where(
+    tables.tasks.c.job == bindparam("job"), tables.tasks.c.state.in_(sorted(OPEN | ACTIVE))
+)
+
+
+def is_over(database: Database, job_id: str) -> bool:
+    """Whether nothing of a job runs or waits any more: sooner known than its state."""
+    with database.reading() as connection:
+        return connection.execute(_LIVE.limit(1), {"job": job_id}).first() is None
 
 
 def tasks(database: Database, job_id: str) -> list[TaskRow]:
@@ -182,12 +207,18 @@ def task(database: Database, prefix: str) -> TaskRow:
         return _task_rows(connection, tables.tasks.c.id == ids.find_task(connection, prefix))[0]
 
 
+_TOLD = (
+    *("id", "job", "stage", "subject", "target", "state", "needs", "settings", "waits_for", "is_stuck", "blocked_by"),
+    *("attempt", "epoch", "failure", "toolchain", "lost"),
+)
+
+
 def _task_rows(connection: Connection, condition: ColumnElement[bool]) -> list[TaskRow]:
     latest, before, own = tables.attempts.c, tables.attempts.alias("before"), tables.tasks.c
     is_before = and_(before.c.task == own.id, before.c.epoch == own.epoch - 1, before.c.epoch > own.asked_epoch)
     query = (
         select(
-            tables.tasks,
+            *(own[name] for name in _TOLD),
             before.c.failure_kind.label("again_after"),
             latest.task.label("made_by"),
             latest.digest,
@@ -222,6 +253,7 @@ def _task_row(row: Any) -> TaskRow:
         waits_for=row.waits_for,
         is_stuck=row.is_stuck,
         blocked_by=row.blocked_by,
+        lost=row.lost,
         attempt=row.attempt,
         attempts=row.epoch,
         cached_from=row.made_by if row.state == TaskState.CACHED else None,
@@ -229,7 +261,9 @@ def _task_row(row: Any) -> TaskRow:
         devices=devices_of(row.places),
         started_at=row.started_at,
         ended_at=row.ended_at,
-        failure=failure_of(row.failure_kind, row.failure_message, row.log_tail),
+        failure=own_failure_of(row.failure) or failure_of(row.failure_kind, row.failure_message, row.log_tail),
+        has_failed_before=row.failure is not None,
+        toolchain=row.toolchain,
         warnings=tuple(row.warnings or ()),
         again_after=FailureKind(row.again_after) if row.again_after else None,
     )
@@ -265,10 +299,12 @@ def _attempt_row(row: Any, artifacts: tuple[Artifact, ...]) -> AttemptRow:
         epoch=row.epoch,
         node=row.node,
         devices=devices_of(row.places),
+        places=places_of(row.places),
         commands=commands_of(row.commands),
         inputs=inputs_of(row.inputs),
         digest=row.digest,
         toolchain=row.toolchain,
+        lock=row.lock,
         versions=row.versions,
         host_cpu=row.host_cpu,
         environment=row.environment,

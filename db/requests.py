@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select, update
 from db import tables
 from db.filters import parts
 from db.ids import find_job, find_task, job_of
+from db.imported import is_imported
 from db.moves import Found, Move, lock_all, make
 from jobs.errors import NothingToDo
 from jobs.state import ACTIVE, ENDED, RETRYABLE, TaskState
@@ -60,6 +61,8 @@ def expire(connection: Connection, at: datetime) -> list[str]:
 def retry(connection: Connection, at: datetime, name: str) -> list[str]:
     """Put back what can be tried again of a job, or of a task and what is tied to it; returns the ids."""
     tasks, task = _named(connection, name)
+    if is_imported(connection, job_of(tasks[0].id)):
+        raise NothingToDo(f"{name} was imported: there is nothing to try again")
     chosen = {found.id for found in tasks} if task is None else tied_to(task, _needs(connection, job_of(task)))
     moving = [found for found in tasks if found.id in chosen and found.state in RETRYABLE]
     if not any(task in (None, found.id) for found in moving):

@@ -11,14 +11,14 @@ from db import tables
 from db.engine import Database
 from db.filters import matching
 from db.ids import find_job
-from db.values import devices_of
+from db.values import axes_of, devices_of
 from jobs.task import Device
-from jobs.variants import Attention, Engine, Precision
+from jobs.variants import AXES, Axes
 
 
 @dataclass(frozen=True)
-class ResultRow:
-    """One measurement of one variant, with what it was made under."""
+class ResultRow(Axes):
+    """One measurement of one variant, with what it was made under; `toolchain` is that of its task."""
 
     job: str
     task: str
@@ -27,11 +27,6 @@ class ResultRow:
     model: str
     variant: str
     target: str  #: empty when the stage does not depend on it
-    precision: Precision
-    attention: Attention
-    tp: int
-    engine: Engine
-    nodes: int
     metric: str
     unit: str
     median: float
@@ -41,7 +36,6 @@ class ResultRow:
     context: Mapping[str, Any]
     node: str
     devices: tuple[Device, ...]
-    toolchain: str
     versions: Mapping[str, str]
     measured_at: datetime
 
@@ -70,6 +64,7 @@ def results(
     model: str | None = None,
     variant: str | None = None,
     target: str | None = None,
+    toolchain: str | None = None,
     metric: str | None = None,
     since: datetime | None = None,
     limit: int | None = None,
@@ -83,19 +78,14 @@ def results(
         _made(tables.measurements, job)
         .add_columns(
             tables.cells.c.variant,
-            tables.cells.c.precision,
-            tables.cells.c.attention,
-            tables.cells.c.tp,
-            tables.cells.c.engine,
-            tables.cells.c.nodes,
-            tables.jobs.c.model,
+            *(tables.cells.c[name] for name in AXES if name != "toolchain"),
+            tables.cells.c.model,
             tables.attempts.c.places,
             tables.attempts.c.node,
-            tables.attempts.c.toolchain,
+            tables.tasks.c.toolchain,
             tables.attempts.c.versions,
         )
         .join(tables.cells, and_(tables.cells.c.task == tables.tasks.c.id, tables.cells.c.is_first))
-        .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
         .order_by(*_newest_first(is_narrow=job is not None or variant is not None), tables.cells.c.position)
         .limit(limit)
     )
@@ -105,7 +95,9 @@ def results(
         wanted = [
             *matching(connection, columns.metric, metric),
             *matching(connection, tables.cells.c.variant, variant),
-            *_matching_task(connection, job, model, target),
+            *matching(connection, tables.tasks.c.toolchain, toolchain),
+            *matching(connection, tables.cells.c.model, model),
+            *_matching_task(connection, job, target),
         ]
         return [_result_row(row) for row in connection.execute(query.where(*wanted))]
 
@@ -125,14 +117,14 @@ def artifacts(
     query = (
         _made(tables.artifacts, job)
         .add_columns(tables.tasks.c.subject)
-        .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
         .order_by(tables.attempts.c.ended_at.desc(), columns.attempt, columns.name)
         .limit(limit)
     )
     with database.reading() as connection:
-        wanted = [*matching(connection, columns.kind, kind), *_matching_task(connection, job, model, target)]
-        if variant is not None:
-            fits = matching(connection, tables.cells.c.variant, variant)
+        wanted = [*matching(connection, columns.kind, kind), *_matching_task(connection, job, target)]
+        cells = tables.cells.c
+        fits = [*matching(connection, cells.variant, variant), *matching(connection, cells.model, model)]
+        if fits:
             wanted.append(tables.tasks.c.id.in_(select(tables.cells.c.task).where(*fits)))
         return [_artifact_row(row) for row in connection.execute(query.where(*wanted))]
 
@@ -157,12 +149,9 @@ def _newest_first(*, is_narrow: bool) -> list[ColumnElement[Any]]:
     return [tables.attempts.c.ended_at.desc(), *by_id] if is_narrow else by_id
 
 
-def _matching_task(
-    connection: Connection, job: str | None, model: str | None, target: str | None
-) -> list[ColumnElement[bool]]:
+def _matching_task(connection: Connection, job: str | None, target: str | None) -> list[ColumnElement[bool]]:
     return [
         *([] if job is None else [tables.tasks.c.job == find_job(connection, job)]),
-        *matching(connection, tables.jobs.c.model, model),
         *matching(connection, tables.tasks.c.target, target),
     ]
 
@@ -176,11 +165,6 @@ def _result_row(row: Any) -> ResultRow:
         model=row.model,
         variant=row.variant,
         target=row.target,
-        precision=Precision(row.precision),
-        attention=Attention(row.attention),
-        tp=row.tp,
-        engine=Engine(row.engine),
-        nodes=row.nodes,
         metric=row.metric,
         unit=row.unit,
         median=row.median,
@@ -190,9 +174,9 @@ def _result_row(row: Any) -> ResultRow:
         context=row.context,
         node=row.node,
         devices=devices_of(row.places),
-        toolchain=row.toolchain,
         versions=row.versions,
         measured_at=row.ended_at,
+        **axes_of(row),
     )
 
 

@@ -1,9 +1,10 @@
 """Which schema a database has, and how it gets this code's."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, column, inspect, select, table, text
+from sqlalchemy import URL, Connection, column, inspect, select, table, text
 
 from db.faults import shown
 from db.tables import SCHEMA, VERSION_TABLE
@@ -26,9 +27,9 @@ def revision(connection: Connection) -> str | None:
     return None
 
 
-def check(connection: Connection) -> None:
-    """Refuse a schema that this code is not for."""
-    found, name = revision(connection), shown(connection.engine.url)
+def check(found: str | None, url: URL) -> None:
+    """Refuse a schema that this code is not for, by its number."""
+    name = shown(url)
     if found is None:
         raise SchemaOutdated(name, "it is empty; `haloctl db upgrade` makes it ready")
     if found < SCHEMA:
@@ -37,17 +38,13 @@ def check(connection: Connection) -> None:
         raise SchemaNewer(name, f"a newer haloctl made it (schema {found}, this one knows {SCHEMA}); upgrade haloctl")
 
 
-def is_empty(connection: Connection) -> bool:
-    """Whether there is nothing in a database yet."""
-    return revision(connection) is None
-
-
 def upgrade(connection: Connection) -> None:
     """Run the migrations that a database lacks, within the connection's transaction; a newer schema is refused."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_KEY})
-    if (revision(connection) or "") > SCHEMA:
-        check(connection)
+    found = revision(connection)
+    if (found or "") > SCHEMA:
+        check(found, connection.engine.url)
 
     from alembic import command  # slow to import, and seldom needed
 
@@ -58,7 +55,7 @@ def config(connection: Connection) -> "Config":
     """What alembic is to know; there is no ini file."""
     from alembic.config import Config
 
-    made = Config()
+    made = Config(stdout=sys.stdout)  # by default what that was when alembic was imported
     made.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     made.set_main_option("path_separator", "os")
     made.attributes["connection"] = connection

@@ -1,12 +1,15 @@
 """What the head decides from."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
-from jobs.state import TaskState
+from db.toolchains import KeptLock
+from jobs.state import Failure, TaskState
 from jobs.task import Device, Pin, Place, Resources
+from jobs.toolchains import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,18 @@ class OpenTask:
     pin: Pin | None = None  #: where alone it may run
     avoids: tuple[str, ...] = ()  #: nodes that failed it since it was last asked for: others go first
     expected_s: float | None = None  #: how long its like took lately; None: not known
+    toolchain: str = DEFAULT  #: the name of what it runs under
+    lost: str | None = None  #: its files that were lost, and that it makes again
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Ids of the tasks that it needs."""
         return tuple(need.id for need in self.needed)
+
+    @cached_property
+    def wants(self) -> Hashable:
+        """The same for all tasks that need the same; there are thousands in a decision, and few of them are new."""
+        return (*vars(self.resources).values(), self.pin, self.avoids)
 
     @property
     def attempts(self) -> int:
@@ -75,6 +85,14 @@ class RunningAttempt:
 
 
 @dataclass(frozen=True)
+class Unresolved:
+    """A toolchain whose packages could not be found out."""
+
+    why: str
+    failure: Failure | None = None  #: that ends what wants to run under it; None: it is tried again
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """All that a decision needs, as it was at one moment."""
 
@@ -85,3 +103,6 @@ class Snapshot:
     quarantined: Mapping[tuple[str, str, int], str] = field(default_factory=dict)
     #: devices that must not be used, with the reason: by node, kind and index
     usage: Mapping[str, float] = field(default_factory=dict)  #: by user: device seconds of late, for fair shares
+    toolchains: frozenset[str] = frozenset()  #: names of what its tasks run under, but for the default
+    locks: Mapping[str, KeptLock] = field(default_factory=dict)  #: what these stand for, by name
+    unresolved: Mapping[str, Unresolved] = field(default_factory=dict)  #: by name, why some stand for nothing

@@ -2,32 +2,34 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import StatementError
 
-from db import attempts, logs, moves, nodes, requests, submission, tables, terms
+from db import attempts, logs, moves, nodes, requests, submission, tables, terms, toolchains
 from db.attempts import Begun, TakeOver
 from db.engine import Database
 from db.filters import parts
-from db.ids import epoch_of, new_job_id
 from db.nodes import Closed
 from db.reader import SnapshotReader
-from db.snapshot import Need, OpenTask, RunningAttempt, Snapshot
+from db.snapshot import Need, OpenTask, RunningAttempt, Snapshot, Unresolved
 from db.terms import LeaderKind
+from db.toolchains import KeptLock
 from jobs.plan import Plan
 from jobs.stages.base import Model
-from jobs.state import OPEN, Failure, FailureKind, TaskState
+from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Artifact, LogChunk, Node, TaskResult, Unfit
+from jobs.toolchains import Lock as ToolchainLock
 
 __all__ = [
     "Begun",
     "CachedTask",
     "Closed",
+    "KeptLock",
     "LeaderKind",
     "Need",
     "OpenTask",
@@ -35,6 +37,7 @@ __all__ = [
     "Snapshot",
     "Store",
     "TakeOver",
+    "Unresolved",
 ]
 
 #: What a result raises that no database takes: it names no metric, holds no number, or holds a file twice.
@@ -87,35 +90,30 @@ class Store:
         submitted_by: str,
         timeout_s: float,
         reuse: bool,
+        reuse_measurements: bool = False,
         priority: int = 0,
         job_timeout_s: float | None = None,
     ) -> str:
         """Store a job with all of its tasks and cells; returns its id. `spec` is the job file as JSON values.
 
-        An attempt may take `timeout_s`, the whole job `job_timeout_s`.
+        An attempt may take `timeout_s`, the whole job `job_timeout_s`. With `reuse` what earlier tasks computed may be
+        taken over, but for measurements; with `reuse_measurements` these too.
         """
         with self._writing() as (connection, now):
-            job = new_job_id(connection)
-            row = {
-                "id": job,
-                "name": name,
-                "model": model.name,
-                "model_facts": asdict(model),
-                "spec": dict(spec),
-                "submitted_by": submitted_by,
-                "submitted_at": now,
-                "timeout_s": timeout_s,
-                "reuse": reuse,
-                "priority": priority,
-                "job_timeout_s": job_timeout_s,
-                "due_at": None if job_timeout_s is None else now + timedelta(seconds=job_timeout_s),
-            }
-            task_rows, cell_rows = submission.rows_of(job, plan)
-            connection.execute(insert(tables.jobs).values(**row))
-            connection.execute(insert(tables.tasks), task_rows)
-            connection.execute(insert(tables.cells), cell_rows)
-            connection.execute(insert(tables.events).values(at=now, job=job, detail=f"submitted by {submitted_by}"))
-        return job
+            return submission.submit(
+                connection,
+                now,
+                plan,
+                name=name,
+                spec=spec,
+                model=model,
+                submitted_by=submitted_by,
+                timeout_s=timeout_s,
+                reuse=reuse,
+                reuse_measurements=reuse_measurements,
+                priority=priority,
+                job_timeout_s=job_timeout_s,
+            )
 
     def snapshot(self) -> Snapshot:
         """What the head decides from; cheap when little has changed since this store's last one."""
@@ -126,31 +124,37 @@ class Store:
         """Pending to queued: all that they need is done. Returns those that were pending."""
         return self._move_on(dict.fromkeys(tasks, ""), TaskState.QUEUED)
 
+    def unqueue(self, tasks: Iterable[str]) -> set[str]:
+        """Queued to pending: something that they need is made again. Returns those that were queued."""
+        details = dict.fromkeys(tasks, "something that it needs is made again")
+        return self._move_on(details, TaskState.PENDING, was=TaskState.QUEUED)
+
     def block(self, reasons: Mapping[str, str]) -> set[str]:
         """Pending to blocked, by task with what it needs and will not get. Returns those that were pending."""
         return self._move_on(reasons, TaskState.BLOCKED)
 
-    def _move_on(self, details: Mapping[str, str], to: TaskState) -> set[str]:
+    def fail(self, failures: Mapping[str, Failure]) -> set[str]:
+        """Queued to failed, by task with why it can't be run at all. Returns those that were queued."""
         with self._writing() as (connection, now):
-            pending = [one for one in moves.lock(connection, details).values() if one.state is TaskState.PENDING]
-            reason = {} if to is TaskState.QUEUED else {one.id: {"blocked_by": details[one.id]} for one in pending}
-            made = [moves.Move(one, to, details[one.id], values=reason.get(one.id, {})) for one in pending]
+            queued = [one for one in moves.lock(connection, failures).values() if one.state is TaskState.QUEUED]
+            moves.make(connection, now, [moves.failed(one, failures[one.id]) for one in queued])
+            return {one.id for one in queued}
+
+    def _move_on(self, details: Mapping[str, str], to: TaskState, was: TaskState = TaskState.PENDING) -> set[str]:
+        with self._writing() as (connection, now):
+            found = [one for one in moves.lock(connection, details).values() if one.state is was]
+            reason = {one.id: {"blocked_by": details[one.id]} for one in found} if to is TaskState.BLOCKED else {}
+            made = [moves.Move(one, to, details[one.id], values=reason.get(one.id, {})) for one in found]
             moves.make(connection, now, made)
-            return {one.id for one in pending}
+            return {one.id for one in found}
 
     def set_waits(self, waits: Mapping[str, tuple[str | None, bool]]) -> None:
         """Say what open tasks wait for, and whether nothing that runs could change that.
 
         Leaves no event, and does nothing to a task that is not open any more.
         """
-        columns = tables.tasks.c
-        rows = [{"_id": task, "_for": reason, "_stuck": stuck} for task, (reason, stuck) in sorted(waits.items())]
-        still = (columns.id == bindparam("_id"), or_(*(columns.state == state for state in sorted(OPEN))))
-        values: dict[str, Any] = {"waits_for": bindparam("_for"), "is_stuck": bindparam("_stuck")}
         with self._writing() as (connection, _):
-            if rows:
-                connection.execute(update(tables.tasks).where(*still).values(values), rows)
-                moves.touch(connection, waits)
+            moves.set_waits(connection, waits)
 
     def take_over(self, wanted: Sequence[TakeOver]) -> set[str]:
         """Queued to cached: the outputs and measurements of `from_task` are the task's too. Returns the tasks."""
@@ -181,10 +185,6 @@ class Store:
                 with self._writing() as (connection, now):
                     return attempts.end(connection, now, [_unstorable(results[0], error)])
         return {attempt: state for result in results for attempt, state in self.finish([result]).items()}
-
-    def give_back(self, failures: Mapping[str, Failure]) -> dict[str, TaskState]:
-        """End attempts without a result, by their ids. What is returned is as for `finish`."""
-        return self.finish([TaskResult(attempt, epoch_of(attempt), why) for attempt, why in failures.items()])
 
     def expire_jobs(self) -> list[str]:
         """Cancel what is left of jobs whose time is over; returns them."""
@@ -239,6 +239,17 @@ class Store:
         """Use a device again; all of a kind without `index`, the node itself where `kind` is empty. Raises NotFound."""
         with self._writing() as (connection, _):
             nodes.release(connection, node, kind, index)
+
+    def keep_lock(self, lock: ToolchainLock, instead_of: str | None) -> KeptLock:
+        """Have a toolchain's name stand for a lock, unless it stands for another than `instead_of`, a digest, by now;
+        returns what it stands for."""
+        with self._writing() as (connection, now):
+            return toolchains.keep(connection, now, lock, instead_of)
+
+    def keep_compiler_flags(self, flags: Mapping[str, Collection[str]]) -> None:
+        """Remember what the compilers of locks offer, by digest."""
+        with self._writing() as (connection, _):
+            toolchains.keep_flags(connection, flags)
 
     def follow_log(self, attempt: str, for_s: float) -> None:
         """Have the log of an attempt that runs fetched for so long."""

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 #: The revision that the tables below are; revisions are numbered, so that an older and a newer one can be told apart.
-SCHEMA = "0003"
+SCHEMA = "0005"
 VERSION_TABLE = "haloctl_schema"
 
 #: NaN is no JSON, and Postgres refuses it.
@@ -83,7 +83,7 @@ jobs = Table(
     metadata,
     Column("id", _id(), primary_key=True),
     Column("name", Told, nullable=False),
-    Column("model", Told, nullable=False),  #: its name
+    Column("model", Told, nullable=False),  #: its name; of several their names
     Column("model_facts", JSON, nullable=False),
     Column("spec", JSON, nullable=False),
     Column("submitted_by", Told, nullable=False),
@@ -94,6 +94,8 @@ jobs = Table(
     Column("job_timeout_s", Float),  #: of the whole job, each time that it is asked for; none: as long as it takes
     Column("due_at", Moment, index=True),  #: when what is left of it is cancelled
     Column("version", Integer, nullable=False, server_default="0"),  #: another one after each change of its tasks
+    Column("imported_from", Told),  #: the file that it was read from; none: it was submitted
+    Column("schedule", String),  #: the name of the one that submitted it; none: somebody did
 )
 
 tasks = Table(
@@ -108,6 +110,8 @@ tasks = Table(
     Column("needs", JSON, nullable=False),  #: ids of tasks of the same job
     Column("resources", JSON, nullable=False),
     Column("pin", JSON(none_as_null=True)),  #: where alone it may run
+    Column("toolchain", String, nullable=False, server_default="default"),  #: the name of what it runs under
+    Column("reuse", Boolean, nullable=False),  #: an earlier task's outputs may be taken over
     Column("state", String, nullable=False),
     Column("epoch", Integer, nullable=False),  #: of its latest attempt; 0 before the first
     Column("asked_epoch", Integer, nullable=False),  #: its epoch when it was submitted or last retried
@@ -118,6 +122,9 @@ tasks = Table(
     Column("waits_for", Told),
     Column("is_stuck", Boolean, nullable=False),
     Column("blocked_by", Told),
+    Column("lost", Told),  #: its files that were lost, from when that is found until they are made again
+    Column("failure", JSON(none_as_null=True)),  #: why it failed before it could run; none: its attempt tells
+    Column("version", Integer, nullable=False, server_default="0"),  #: its job's, as of its latest change
     Index(None, "state", "job"),
 )
 
@@ -127,6 +134,7 @@ cells = Table(
     metadata,
     Column("job", ForeignKey("jobs.id"), primary_key=True),
     Column("position", Integer, nullable=False),  #: of its row in the job's matrix
+    Column("model", Told, nullable=False, index=True),  #: its name; a job may have several
     Column("variant", _id(), primary_key=True),
     Column("target", String, primary_key=True),
     Column("stage", String, primary_key=True),
@@ -135,9 +143,16 @@ cells = Table(
     Column("tp", Integer, nullable=False),
     Column("engine", String, nullable=False, server_default="iree"),
     Column("nodes", Integer, nullable=False, server_default="1"),
+    Column("toolchain", String, nullable=False, server_default="default"),
+    Column("kv_precision", String, nullable=False, server_default="same"),
+    Column("kv_cache", String, nullable=False, server_default="contiguous"),
+    Column("quantizer", String, nullable=False, server_default="haloctl"),
+    Column("exporter", String, nullable=False, server_default="haloctl"),
     Column("task", ForeignKey("tasks.id"), nullable=False, index=True),
     Column("is_first", Boolean, nullable=False),  #: of the cells of one variant that its task stands in
-    Index(None, "variant", "target", "stage"),
+    Column("submitted_at", Moment, nullable=False),  #: its job was: here too, for the newest of a place to be found
+    Index(None, "variant", "target", "stage", "submitted_at", "job"),
+    Index(None, "toolchain"),
 )
 
 attempts = Table(
@@ -154,7 +169,8 @@ attempts = Table(
     Column("inputs", JSON, nullable=False),
     Column("digest", String, nullable=False, index=True),
     Column("identity", JSON(none_as_null=True)),  #: what the digest is of; none: from before schema 0002
-    Column("toolchain", String, nullable=False),
+    Column("toolchain", String, nullable=False),  #: its name
+    Column("lock", String, nullable=False, server_default=""),  #: its digest in `toolchains`; empty: what haloctl is in
     Column("versions", JSON, nullable=False),
     Column("host_cpu", String, nullable=False),
     Column("environment", JSON, nullable=False),
@@ -246,6 +262,7 @@ nodes = Table(
     Column("closed_at", Moment),
     Column("refuses_why", Told),  #: why it takes nothing now, by what it or the head finds; none: it does
     Column("checks", JSON, nullable=False),  #: what the last check of its settings found
+    Column("toolchains", JSON, nullable=False, server_default="{}"),  #: by digest, why one can't be used; empty: it can
 )
 
 devices = Table(
@@ -259,6 +276,31 @@ devices = Table(
     Column("memory_used_bytes", BigInteger),  #: when it was last looked at
     Column("quarantined_why", Told),  #: none: it may be used
     Column("quarantined_at", Moment),
+)
+
+#: What names of toolchains were resolved to; the newest of a name is in use.
+toolchains = Table(
+    "toolchains",
+    metadata,
+    Column("name", _id(), primary_key=True),
+    Column("digest", _id(), primary_key=True),
+    Column("source", String, nullable=False),  #: a digest of what it was resolved from: another one makes it stale
+    Column("is_over", Boolean, nullable=False),  #: it lies over what haloctl is installed in
+    Column("python", String, nullable=False),
+    Column("lines", JSON, nullable=False),
+    Column("versions", JSON, nullable=False),
+    Column("compiler_flags", JSON(none_as_null=True)),  #: none: no node has built it yet
+    Column("resolved_at", Moment, nullable=False),
+)
+
+#: Files that are kept whatever becomes of the jobs that made them.
+pins = Table(
+    "pins",
+    metadata,
+    Column("sha256", _id(), primary_key=True),
+    Column("why", Told, nullable=False),
+    Column("pinned_by", Told, nullable=False),
+    Column("pinned_at", Moment, nullable=False),
 )
 
 #: Attempts whose logs somebody follows: until then the head fetches what they write.
@@ -276,4 +318,72 @@ log_chunks = Table(
     Column("attempt", ForeignKey("attempts.id"), primary_key=True),
     Column("offset", BigInteger, primary_key=True, autoincrement=False),  #: in bytes
     Column("text", Told, nullable=False),
+)
+
+#: Quoted numbers that measured ones are held against. What is open (empty, or none) is so for all.
+targets = Table(
+    "targets",
+    metadata,
+    Column("id", _big_id(), primary_key=True),
+    Column("variant", Told, nullable=False),  #: a name, or a shell-style pattern
+    Column("target", String, nullable=False),
+    Column("metric", String, nullable=False),
+    Column("batch", Integer),
+    Column("prompt_tokens", Integer),
+    Column("new_tokens", Integer),
+    Column("value", Float, nullable=False),
+    Column("unit", String, nullable=False),
+    Column("source", Told, nullable=False),
+    Column("recorded_by", Told, nullable=False),
+    Column("since", Moment, nullable=False),  #: from when it holds, until another of the same kind does
+)
+
+#: What was imported, so that it is so once.
+imports = Table(
+    "imports",
+    metadata,
+    Column("digest", _id(), primary_key=True),
+    Column("job", ForeignKey("jobs.id"), nullable=False, index=True),
+)
+
+#: Jobs that are submitted again and again.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("name", _id(), primary_key=True),
+    Column("cron", String, nullable=False),
+    Column("timezone", String, nullable=False),
+    Column("file", Told, nullable=False),  #: that it was read from, when it was added
+    Column("text", Told, nullable=False),  #: of that file
+    Column("spec", JSON, nullable=False),
+    Column("model_facts", JSON, nullable=False),
+    Column("if_missed", String, nullable=False),  #: run: the latest one that was missed; skip: none
+    Column("is_paused", Boolean, nullable=False),
+    Column("next_at", Moment, index=True),  #: none: it is paused, or never comes again
+    Column("added_by", Told, nullable=False),
+    Column("added_at", Moment, nullable=False),
+)
+
+#: What came of each time that a schedule was due.
+schedule_runs = Table(
+    "schedule_runs",
+    metadata,
+    Column("id", _big_id(), primary_key=True),
+    Column("schedule", ForeignKey("schedules.name"), nullable=False),
+    Column("due_at", Moment, nullable=False),  #: of several that were missed the first
+    Column("at", Moment, nullable=False),
+    Column("outcome", String, nullable=False),  #: submitted, missed or failed
+    Column("count", Integer, nullable=False),  #: of the times that were missed in a row
+    Column("job", ForeignKey("jobs.id"), index=True),
+    Column("detail", Told, nullable=False),
+    Index(None, "schedule", "due_at"),
+)
+
+#: When reports were written: the next one tells what changed since.
+reports = Table(
+    "reports",
+    metadata,
+    Column("id", _big_id(), primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("made_by", Told, nullable=False),
 )

@@ -42,9 +42,12 @@ def end(connection: Connection, at: datetime, term: int) -> None:
     connection.execute(update(tables.terms).where(columns.id == term, columns.ended_at.is_(None)).values(ended_at=at))
 
 
+_NEWEST = select(func.max(tables.terms.c.id))
+
+
 def newest(connection: Connection) -> int | None:
     """The term that counts; None when nobody ever led."""
-    found: int | None = connection.scalar(select(func.max(tables.terms.c.id)))
+    found: int | None = connection.scalar(_NEWEST)
     return found
 
 

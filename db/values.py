@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sqlalchemy import Row
+
 from jobs.state import Failure, FailureKind
 from jobs.task import Artifact, Command, Device, Pin, Place, Process
+from jobs.variants import AXES
 
 Plain = dict[str, Any]
 
@@ -49,6 +52,11 @@ def devices_of(found: Iterable[Plain] | None) -> tuple[Device, ...]:
     return tuple(device for place in places_of(found) for device in place.devices)
 
 
+def axes_of(row: Row[Any]) -> dict[str, Any]:
+    """The axes of a variant, from a row that has a column for each."""
+    return {name: kind(getattr(row, name)) for name, kind in AXES.items()}
+
+
 def pin_of(found: Plain | None) -> Pin | None:
     """Back from JSON."""
     return Pin(**found) if found else None
@@ -57,6 +65,11 @@ def pin_of(found: Plain | None) -> Pin | None:
 def processes_of(found: Iterable[Plain]) -> tuple[Process, ...]:
     """Back from `plain`."""
     return tuple(Process(**{**one, "argv": tuple(one["argv"])}) for one in found)
+
+
+def own_failure_of(found: Plain | None) -> Failure | None:
+    """Why a task failed before it could run."""
+    return failure_of(**found) if found else None
 
 
 def failure_of(kind: str | None, message: str | None, log_tail: str | None = None) -> Failure | None:

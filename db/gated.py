@@ -1,0 +1,73 @@
+"""Attempts whose jobs have a gate, as it is asked when they end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Text, and_, cast, select
+
+from db import tables
+from db.engine import Database
+from db.filters import parts
+from db.runs import axes_among, placed
+from jobs.variants import AXES
+
+
+@dataclass(frozen=True)
+class Gated:
+    """An attempt that has ended, of a task whose job has a gate."""
+
+    attempt: str
+    task: str
+    asked_epoch: int  #: its attempts after that one are looked at together
+    gate: Mapping[str, Any]  #: as the job file has it
+    model: str
+    variant: str
+    target: str
+    axes: Mapping[str, Any]
+    place: str
+    node: str
+    digest: str
+
+
+def gated(database: Database, attempts: Sequence[str]) -> list[Gated]:
+    """Those of some attempts whose jobs have a gate."""
+    columns, tasks, cells = tables.attempts.c, tables.tasks.c, tables.cells.c
+    query = (
+        select(
+            columns.id,
+            columns.task,
+            columns.node,
+            columns.digest,
+            cast(columns.places, Text).label("places"),
+            tasks.asked_epoch,
+            tables.jobs.c.spec,
+            cells.model,
+            cells.variant,
+            cells.target,
+            *(cells[name] for name in AXES),
+        )
+        .join(tables.tasks, tasks.id == columns.task)
+        .join(tables.jobs, tables.jobs.c.id == tasks.job)
+        .join(tables.cells, and_(cells.task == tasks.id, cells.is_first))
+        .order_by(columns.id, cells.position.desc())
+    )
+    found: dict[str, Gated] = {}
+    with database.reading() as connection:
+        for part in parts(sorted(attempts)):
+            for row in connection.execute(query.where(columns.id.in_(part))):
+                if gate := row.spec.get("gate"):
+                    found[row.id] = Gated(
+                        attempt=row.id,
+                        task=row.task,
+                        asked_epoch=row.asked_epoch,
+                        gate=gate,
+                        model=row.model,
+                        variant=row.variant,
+                        target=row.target,
+                        axes=axes_among(*(row[-len(AXES) :])),
+                        place=placed(row.places)[0],
+                        node=row.node,
+                        digest=row.digest,
+                    )
+    return list(found.values())

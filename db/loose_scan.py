@@ -1,0 +1,39 @@
+"""The few different values at the start of an index, found by leaping from one to the next.
+
+`SELECT DISTINCT` reads every row: neither SQLite nor Postgres leaps by itself.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import CTE, Column, ScalarSelect, Select, func, select
+
+
+def distinct(columns: Sequence[Column[str]]) -> Select[tuple[str, ...]]:
+    """The different values of columns that an index begins with, in its order; none of them is ever null."""
+    known: CTE | None = None
+    for column in columns:
+        known = _walk(column, known)
+    assert known is not None
+    return select(*known.c).where(known.c[columns[-1].name].is_not(None))
+
+
+def _walk(column: Column[str], known: CTE | None) -> CTE:
+    """What is known of the columns before, each with the values of this one; at the end of each a null."""
+    before = [] if known is None else [value for value in known.c if value.name != column.name]
+    first = select(*before, _next(column, known).label(column.name))
+    if known is not None:
+        first = first.where(known.c[before[-1].name].is_not(None))
+    walk = first.cte(f"each_{column.name}", recursive=True)
+    step = select(*(walk.c[value.name] for value in before), _next(column, walk, walk))
+    return walk.union_all(step.where(walk.c[column.name].is_not(None)))
+
+
+def _next(column: Column[str], known: CTE | None, after: CTE | None = None) -> ScalarSelect[str]:
+    """The smallest value beside what is known, or the smallest after one."""
+    query = select(func.min(column))
+    for value in [] if known is None else known.c:
+        if value.name != column.name:
+            query = query.where(column.table.c[value.name] == value)
+    if after is not None:
+        query = query.where(column > after.c[column.name])
+    return (query.correlate(known) if known is not None else query).scalar_subquery()

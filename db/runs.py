@@ -1,0 +1,304 @@
+"""Runs: one metric of one workload as one attempt measured it, for deciding whether numbers differ."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, func, or_, select
+
+from db import loose_scan, tables
+from db.engine import Database
+from db.filters import PATTERN_SIGNS, matching, parts
+from db.identities import SUCCEEDED
+from db.ids import find_attempt, find_job, find_task
+from db.values import places_of
+from jobs.metrics import METRICS
+from jobs.state import DONE, FailureKind
+from jobs.variants import AXES
+
+#: The newest so many measurements are read where there are more: that is some tenths of a second.
+MOST = 4000
+FEW = 1500  #: attempts that are looked through, rather than all measurements from the newest on
+DISTURBED = "disturbed"  #: what a context calls it when something else disturbed a measurement
+KNOWN_BY = ("variant", "toolchain", "engine", "model")  #: what a variant's name says
+HOST = "cpu"  #: the kind of devices that are all the same cores
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which runs are meant; what is left out does not matter."""
+
+    metrics: tuple[str, ...]
+    job: str | None = None  #: its name, or the start of its id
+    model: str | None = None  #: names or patterns
+    variant: str | None = None
+    target: str | None = None
+    toolchain: str | None = None
+    engine: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    result: str | None = None  #: a task's or an attempt's id, or the start of it
+    tasks: tuple[str, ...] | None = None  #: their whole ids
+    variants: tuple[str, ...] | None = None  #: their whole names
+    node: str | None = None
+    batch: int | None = None
+    prompt_tokens: int | None = None
+    disturbed: bool = False  #: also what something else disturbed
+
+    @property
+    def names_variants(self) -> bool:
+        """Whether it asks for some of the variants."""
+        return any((self.model, self.variant, self.toolchain, self.engine, self.variants))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The median of one metric of one workload in one attempt."""
+
+    attempt: str
+    task: str
+    job: str
+    model: str
+    variant: str
+    target: str
+    axes: Mapping[str, Any]
+    metric: str
+    unit: str
+    workload: tuple[tuple[str, int], ...]  #: batch, prompt_tokens and so on, those that there are
+    median: float
+    place: str  #: the serials of its devices, or what stands for them where they have none
+    node: str
+    devices: tuple[str, ...]  #: as `mi300x:3`
+    digest: str  #: of all that its numbers follow from, but for driver and machine
+    driver: str
+    at: datetime
+    is_good: bool  #: its attempt succeeded, or its gate let it pass in the end
+    epoch: int = 1
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False)  #: its context
+
+    @property
+    def bench(self) -> tuple[Any, ...]:
+        """Equal for what is measured in the same way of the same variant in the same place."""
+        return (self.variant, self.target, self.metric, self.workload, self.place)
+
+    @property
+    def program(self) -> tuple[str, str]:
+        """Equal for runs between which nothing changed that numbers follow from."""
+        return (self.digest, self.driver)
+
+
+def runs(database: Database, chosen: Chosen, most: int = MOST) -> list[Run]:
+    """Newest first, of each metric an equal share of at most so many."""
+    with database.reading() as connection:
+        wanted = _wanted(connection, chosen)
+        metrics = [metric for metric in chosen.metrics if _is_measured(connection, metric)]
+        if wanted is None or not metrics:
+            return []
+        share = max(most // len(metrics), 1)
+        query = _columns(chosen).where(*wanted).order_by(*_newest_first(is_few=_is_few(connection, chosen, wanted)))
+        rows = [
+            row
+            for metric in metrics  # one by one: an index has each in order
+            for row in connection.execute(query.where(tables.measurements.c.metric == metric).limit(share))
+        ]
+    found = [_run(row) for row in rows]
+    return found if chosen.disturbed else [run for run in found if not run.facts.get(DISTURBED)]
+
+
+def _is_measured(connection: Connection, metric: str) -> bool:
+    """Whether it ever was."""
+    columns = tables.measurements.c
+    return connection.execute(select(columns.id).where(columns.metric == metric).limit(1)).first() is not None
+
+
+def _newest_first(*, is_few: bool) -> list[ColumnElement[Any]]:
+    """Few are found first and sorted then: offered an order that an index has, SQLite would go through all of that."""
+    by_id: list[ColumnElement[Any]] = [tables.measurements.c.id.desc()]
+    return [*([tables.attempts.c.ended_at.desc()] if is_few else []), *by_id, tables.cells.c.position]
+
+
+def identities_of(database: Database, attempts: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """By attempt, what its digest is of; those from before that was kept are left out."""
+    columns, found = tables.attempts.c, {}
+    with database.reading() as connection:
+        for part in parts(sorted(set(attempts))):
+            for row in connection.execute(select(columns.id, columns.identity).where(columns.id.in_(part))):
+                if row.identity:
+                    found[row.id] = row.identity
+    return found
+
+
+def workload_of(batch: Any, prompt_tokens: Any, facts: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """The sizes of what was measured, those that there are."""
+    sizes = {"batch": batch, "prompt_tokens": prompt_tokens, "new_tokens": facts.get("new_tokens")}
+    return tuple((name, value) for name, value in sizes.items() if value is not None)
+
+
+def _columns(chosen: Chosen) -> Select[Any]:
+    measurements, attempts, tasks, cells = (
+        table.c for table in (tables.measurements, tables.attempts, tables.tasks, tables.cells)
+    )
+    own = attempts.task == tasks.id
+    link = own if chosen.job is None else or_(own, attempts.id == tasks.attempt)  # or what a task took over
+    told = (measurements[name] for name in ("attempt", "metric", "unit", "median", "batch", "prompt_tokens"))
+    return (
+        select(
+            *told,
+            cast(measurements.context, Text).label("context"),
+            attempts.epoch,
+            attempts.node,
+            attempts.digest,
+            attempts.ended_at,
+            attempts.outcome,
+            attempts.failure_kind,
+            tasks.state,
+            cast(attempts.places, Text).label("places"),
+            tasks.id.label("task"),
+            tasks.job,
+            cells.model,
+            cells.variant,
+            cells.target,
+            *(cells[name] for name in AXES),
+        )
+        .select_from(tables.measurements)
+        .join(tables.attempts, attempts.id == measurements.attempt)
+        .join(tables.tasks, link)
+        .join(tables.cells, and_(cells.task == tasks.id, cells.is_first))
+    )
+
+
+def _wanted(connection: Connection, chosen: Chosen) -> list[ColumnElement[bool]] | None:
+    """The conditions; None where nothing can fit."""
+    attempts, tasks, cells = tables.attempts.c, tables.tasks.c, tables.cells.c
+    wanted: list[ColumnElement[bool]] = []
+    if chosen.names_variants:
+        names = _variants(connection, chosen)
+        if not names:
+            return None
+        wanted.append(cells.variant.in_(names))
+    wanted += matching(connection, cells.target, chosen.target)
+    if chosen.job is not None:
+        wanted.append(tasks.job == _job(connection, chosen.job))
+    if chosen.result is not None:
+        wanted.append(_of_result(connection, chosen.result))
+    if chosen.tasks is not None:
+        wanted.append(tasks.id.in_(chosen.tasks))
+    if chosen.node is not None:
+        wanted.append(attempts.node == chosen.node)
+    for name in ("batch", "prompt_tokens"):
+        if (size := getattr(chosen, name)) is not None:
+            wanted.append(tables.measurements.c[name] == size)
+    if chosen.since is not None:
+        wanted.append(attempts.ended_at >= chosen.since)
+    if chosen.until is not None:
+        wanted.append(attempts.ended_at < chosen.until)
+    return wanted
+
+
+def _job(connection: Connection, text: str) -> str:
+    """By the start of its id, or the newest that is called so."""
+    columns = tables.jobs.c
+    named = select(columns.id).where(columns.name == text).order_by(columns.submitted_at.desc(), columns.id).limit(1)
+    return connection.scalar(named) or find_job(connection, text)
+
+
+def _of_result(connection: Connection, name: str) -> ColumnElement[bool]:
+    if name.count("-") > 1:
+        return tables.attempts.c.id == find_attempt(connection, name)
+    return tables.tasks.c.id == find_task(connection, name)
+
+
+def _variants(connection: Connection, chosen: Chosen) -> list[str]:
+    """The names of the variants that are asked for."""
+    if chosen.variants:
+        return list(chosen.variants)
+    asked = {name: pattern for name in KNOWN_BY if (pattern := getattr(chosen, name)) is not None}
+    if asked.keys() == {"variant"} and not PATTERN_SIGNS & set(asked["variant"]):
+        return [asked["variant"]]
+    cells = tables.cells.c  # the name says it all, so that one cell of each tells
+    names = loose_scan.distinct([cells.variant]).cte("names")
+    job = select(cells.job).where(cells.variant == names.c.variant).order_by(cells.target, cells.stage).limit(1)
+    one = select(names.c.variant, job.scalar_subquery().label("job")).subquery()
+    query = (
+        select(cells.variant, cells.toolchain, cells.engine, cells.model)
+        .distinct()
+        .join(one, and_(one.c.job == cells.job, one.c.variant == cells.variant))
+    )
+    found = connection.execute(query).mappings().all()
+    return [row["variant"] for row in found if all(fnmatchcase(row[name], asked[name]) for name in asked)]
+
+
+def _is_few(connection: Connection, chosen: Chosen, wanted: Sequence[ColumnElement[bool]]) -> bool:
+    """Whether to find the attempts first and their measurements then, rather than to go back through all of these."""
+    if (chosen.job, chosen.tasks, chosen.result) != (None, None, None):
+        return True
+    attempts, cells = tables.attempts.c, tables.cells.c
+    if chosen.names_variants:
+        stages = {METRICS[metric].stage for metric in chosen.metrics}
+        found = select(cells.task).where(*(one for one in wanted if _is_of(one, "cells")), cells.stage.in_(stages))
+    elif chosen.since is not None or chosen.until is not None:
+        found = select(attempts.id).where(*(one for one in wanted if _is_of(one, "attempts")))
+    else:
+        return False
+    count = connection.scalar(select(func.count()).select_from(found.limit(FEW).subquery()))
+    return (count or 0) < FEW
+
+
+def _is_of(condition: Any, table: str) -> bool:
+    return getattr(getattr(condition.left, "table", None), "name", None) == table
+
+
+def _run(row: Any) -> Run:
+    facts = json.loads(row.context)
+    place, devices = placed(row.places)
+    return Run(
+        attempt=row.attempt,
+        task=row.task,
+        job=row.job,
+        model=row.model,
+        variant=row.variant,
+        target=row.target,
+        axes=axes_among(*(row[-len(AXES) :])),
+        metric=row.metric,
+        unit=row.unit,
+        workload=workload_of(row.batch, row.prompt_tokens, facts),
+        median=row.median,
+        place=place or row.node,
+        node=row.node,
+        devices=devices,
+        digest=row.digest,
+        driver=driver_of(facts),
+        at=row.ended_at,
+        is_good=row.outcome == SUCCEEDED or (row.failure_kind == FailureKind.UNSURE and row.state in DONE),
+        epoch=row.epoch,
+        facts=facts,
+    )
+
+
+def driver_of(facts: Mapping[str, Any]) -> str:
+    """The drivers that a context names; empty where it names none."""
+    drivers = (facts.get("machine") or {}).get("drivers") or {}
+    return ", ".join(f"{name} {version}" for name, version in sorted(drivers.items()))
+
+
+@lru_cache(maxsize=1024)
+def axes_among(*values: Any) -> Mapping[str, Any]:
+    """From the columns of AXES in their order: there are few variants, and many runs of each."""
+    return {name: kind(value) for (name, kind), value in zip(AXES.items(), values, strict=True)}
+
+
+@lru_cache(maxsize=1024)
+def placed(places: str) -> tuple[str, tuple[str, ...]]:
+    """The place that a run is told apart by, and its devices' names; there are few of them."""
+    found = places_of(json.loads(places))
+    named = [(place.node, device) for place in found for device in place.devices]
+    known = [
+        device.serial or (node if device.kind == HOST else f"{node}/{device.kind}:{device.index}")
+        for node, device in named
+    ]
+    devices = tuple(f"{device.kind}:{device.index}" for _, device in named)
+    return "+".join(dict.fromkeys(known or [place.node for place in found])), devices
