@@ -11,18 +11,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jobs.errors import StorageUnusable
 from jobs.state import Failure, FailureKind
 from jobs.task import Attempt, LogChunk, Node, TaskResult
-from workers import draining, store_mark
+from jobs.toolchains import Lock
+from workers import draining
 from workers.alone import be_alone
-from workers.artifacts import ArtifactStore
+from workers.builds import Builds
 from workers.devices import Description
 from workers.draining import Drain
 from workers.environment import probe_toolchain
@@ -32,6 +32,8 @@ from workers.log_parts import read_part
 from workers.orders import Answer, Order, Post, Report, Superseded
 from workers.processes import Cancellation, Lease
 from workers.run_task import run
+from workers.store_access import StoreAccess
+from workers.toolchains.environments import Environments
 
 LOOK_S = 0.5  #: how often an agent looks at its lease, and for a wish to drain
 LAST_WORDS_S = 5.0  #: what an agent whose lease is over gives its attempts to end
@@ -65,14 +67,16 @@ class Agent:
         own = os.environ.get(DATA_VARIABLE) if post.is_member else None
         self._data = Path(own or post.data).absolute()
         self._post = post
-        self._store: ArtifactStore | None = None
-        self._trouble: str | None = None  #: why nothing can run here
-        self._open_store()
+        self._trouble: str | None = None  #: why nothing can run here, whatever the store
+        self._changed = threading.Condition()
+        where = post.artifacts or self._data / "artifacts"
+        self._access = StoreAccess(where, self._data, post.mark, self._notify)
         self._be_alone()
         self._description = Description(post.node)
         self._told: Node | None = None  #: the description that a head has
+        self._told_builds: Mapping[str, str] = {}  #: and what it has of toolchains
+        self._builds = Builds(Environments(self._data), self._notify)
         self._toolchain = probe_toolchain(self._data / "cache")
-        self._changed = threading.Condition()
         self._term = 0
         self._number = 0  #: of the latest result
         self._running: dict[str, _Running] = {}
@@ -104,7 +108,7 @@ class Agent:
             has = {one: running.order.group for one, running in self._running.items() if not running.is_dropped}
             has |= {one: order.group for one, (_, order, _) in self._results.items()}
             self._remember(expected.keys() - has.keys())
-            self._told = self._description.node()
+            self._told, self._told_builds = self._description.node(), self._builds.state
             return Report(self._addressed(self._told), self._toolchain, self._post.raylet, has, clock(), self._closed())
 
     def start(self, term: int, orders: Iterable[Order]) -> list[str]:
@@ -119,6 +123,13 @@ class Agent:
                 elif order.attempt.id not in self._running and order.attempt.id not in self._results:
                     refused.append(order.attempt.id)
             return refused
+
+    def build(self, term: int, locks: Sequence[Lock]) -> Mapping[str, str]:
+        """Have toolchains built, one after another; polls tell what came of it. Returns what is here, and why others
+        can't be built, by digest: of what is asked for that is not known for now."""
+        with self._changed:
+            self._expect(term)
+        return self._builds.ask(locks)
 
     def renew(self, term: int, heard: float) -> float:
         """Go on for a lease from `heard`: what the agent's clock was in the latest answer that the head has.
@@ -140,17 +151,23 @@ class Agent:
 
         Waits up to `wait_s` for a first one, or until the reason for which the node is closed is another one.
         """
-        if self._store is None:
-            self._open_store()
+        self._access.look()
         with self._changed:
             self._expect(term)
             self._forget(forget)
             self._changed.wait_for(
-                lambda: self._number > after or self._closed() != closed or self._term != term, wait_s
+                lambda: (
+                    self._number > after
+                    or self._closed() != closed
+                    or self._term != term
+                    or self._builds.has_news
+                    or self._builds.state != self._told_builds
+                ),
+                wait_s,
             )
             self._expect(term)
             found = [result for number, _, result in self._results.values() if number > after]
-            return Answer(found, self._number, self._closed(), self._news())
+            return Answer(found, self._number, self._closed(), self._news(), self._builds.fetch())
 
     def forget(self, term: int, attempts: Iterable[str]) -> None:
         """Forget some attempts' results: the head has stored them."""
@@ -190,6 +207,7 @@ class Agent:
             self._expect(term)
             self._is_stopped = True
             found = [running.cancellation for running in self._running.values()]
+        self._builds.stop()
         for cancellation in found:
             cancellation.cancel()
         with self._changed:
@@ -198,14 +216,19 @@ class Agent:
     def _news(self) -> Node | None:
         """The node, where it is not what was last told. It is not looked at while something runs, which that might
         disturb."""
-        found = self._description.node(may_look=not self._running)
-        if found is self._told:
+        found, builds = self._description.node(may_look=not self._running), self._builds.state
+        if found is self._told and builds == self._told_builds:
             return None
-        self._told = found
+        self._told, self._told_builds = found, builds
         return self._addressed(found)
 
     def _addressed(self, node: Node) -> Node:
-        return replace(node, address=self._post.address)
+        return replace(node, address=self._post.address, toolchains=self._told_builds)
+
+    def _notify(self) -> None:
+        """Tell the head at once what became of the store, or of a build."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _expect(self, term: int) -> None:
         if term < self._term:
@@ -233,6 +256,8 @@ class Agent:
     def _run(self, running: _Running) -> None:
         attempt = running.order.attempt
         result = self._result(attempt, running.cancellation)
+        if attempt.toolchain and result.failure:
+            self._builds.check(attempt.toolchain)
         with self._changed:
             del self._running[attempt.id]
             if not running.is_dropped:
@@ -243,11 +268,15 @@ class Agent:
 
     def _result(self, attempt: Attempt, cancellation: Cancellation) -> TaskResult:
         """The border: whatever is raised in here was not thought of, and still becomes a result."""
-        if self._store is None:
-            failure = Failure(FailureKind.NODE_UNFIT, self._trouble or "")
+        store = self._access.settled()
+        if store is None or self._trouble:
+            failure = Failure(FailureKind.NODE_UNFIT, self._trouble or self._access.trouble or "")
             return TaskResult(attempt.id, attempt.epoch, failure)
         try:
-            return run(attempt, self._data, self._store, self._toolchain, cancellation, self._guards)
+            result = run(attempt, self._data, store, self._toolchain, cancellation, self._guards)
+            if result.failure and result.failure.kind is FailureKind.NODE_UNFIT:
+                self._access.doubt()
+            return result
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             failure = Failure(FailureKind.INTERNAL, message, tail(traceback.format_exc()))
@@ -261,21 +290,10 @@ class Agent:
             self._trouble = f"its data folder {self._data} can't be written: {error.strerror}"
         clear_leftovers(self._data)
 
-    def _open_store(self) -> None:
-        """Use the artifact store, if it can be used and is the head's."""
-        path = self._post.artifacts or self._data / "artifacts"
-        if self._post.mark is not None and store_mark.read(path) != self._post.mark:
-            self._trouble = f"{path} is not the head's artifact store here: mount the head's there"
-            return
-        try:
-            self._store, self._trouble = ArtifactStore(path), None
-        except StorageUnusable as error:
-            self._trouble = str(error)
-
     def _closed(self) -> str | None:
         if self._drain:
             return DRAINED[self._drain]
-        return self._trouble
+        return self._trouble or self._access.trouble
 
     def _watch(self) -> None:
         """Look after the lease and the wish to drain, for good."""

@@ -42,6 +42,8 @@ def facts_of(amdsmi: Any, handle: Any) -> dict[str, Any]:
         "memory_bytes": told("amdsmi_get_gpu_memory_total", vram),
         "used_bytes": told("amdsmi_get_gpu_memory_usage", vram),
         "performance_level": told("amdsmi_get_gpu_perf_level"),
+        "metrics": told("amdsmi_get_gpu_metrics_info"),
+        "power_cap": (told("amdsmi_get_power_cap_info") or {}).get("power_cap"),
         "driver": (told("amdsmi_get_gpu_driver_info") or {}).get("driver_version"),
         "node_id": kfd.get("node_id"),
         "gpu_id": kfd.get("kfd_id"),

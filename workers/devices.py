@@ -4,29 +4,29 @@ import json
 import logging
 import os
 import platform
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
 
 from jobs.errors import BadSetting
 from jobs.task import Device, Node
+from workers.device_masks import unknown_words, visible_indices
 from workers.gpu_listing import Listing, kind_of_gpu
 from workers.gpus import VENDORS, list_gpus, vendor_of
 from workers.machine_settings import Machine, checks
 
 CPU_DEVICES = 8  #: logical ones: threads of one process each, so that TP8 can be tried anywhere
 CPU_DEVICES_VARIABLE = "HALOCTL_CPU_DEVICES"
+FOREIGN_VARIABLE = "HALOCTL_MAX_FOREIGN_CPU_PERCENT"
 CGROUP = Path("/sys/fs/cgroup")
 ROCM_VERSION = Path("/opt/rocm/.info/version")
 CUDA_VERSION = Path("/usr/local/cuda/version.json")
 LOOK_AGAIN_S = 60.0  #: a description that is older is taken anew
-
-#: The variables that hide GPUs from a vendor's runtime, in the order in which they are applied.
-MASKS_OF = {"amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "nvidia": ("CUDA_VISIBLE_DEVICES",)}
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ def this_machine() -> Machine:
 
 
 def describe_node(node_id: str, known: Node | None = None) -> Node:
-    """This machine as a node of the cluster; raises BadSetting for a wrong HALOCTL_CPU_DEVICES.
+    """This machine as a node of the cluster; raises BadSetting for a wrong HALOCTL_CPU_DEVICES, or a mask or
+    HALOCTL_MAX_FOREIGN_CPU_PERCENT that is wrong when it is first described.
 
     GPUs whose tool does not answer now are those that were `known`.
     """
@@ -47,6 +48,8 @@ def describe_node(node_id: str, known: Node | None = None) -> Node:
     cpu = [Device("cpu", index) for index in range(cpu_device_count(os.environ.get(CPU_DEVICES_VARIABLE)))]
     kept = [device for device in known.devices if vendor_of(device.kind) in silent] if known else []
     if known is None:
+        foreign_cpu_percent(os.environ.get(FOREIGN_VARIABLE))
+        _expect_known_words(listings)
         _tell_of_others(listings)
     return Node(
         id=node_id,
@@ -57,6 +60,15 @@ def describe_node(node_id: str, known: Node | None = None) -> Node:
         versions=versions(listings),
         checks=checks(machine),
     )
+
+
+def _expect_known_words(listings: Iterable[Listing]) -> None:
+    """Raise BadSetting for a mask that can't be kept to; what the driver lists tells that, while it answers."""
+    for listing in listings:
+        for variable, word in () if listing.error else unknown_words(listing, os.environ):
+            raise BadSetting(
+                variable, f"{word} is no GPU that {listing.tool} lists; give indices, or whole GPUs' UUIDs"
+            )
 
 
 def _tell_of_others(listings: Iterable[Listing]) -> None:
@@ -114,6 +126,15 @@ def cpu_device_count(given: str | None) -> int:
     return int(given)
 
 
+def foreign_cpu_percent(given: str | None) -> float | None:
+    """How much of the node's processors others may use during a measurement; None: as its target has it."""
+    if not given:
+        return None
+    if not re.fullmatch(r"\d+(\.\d+)?", given):
+        raise BadSetting(FOREIGN_VARIABLE, f"{given!r} is no percentage, such as 10")
+    return float(given)
+
+
 def cpu_count(cgroup: Path = CGROUP) -> int:
     """Processors that this process may use: its affinity, and its container's share."""
     allowed = len(os.sched_getaffinity(0))
@@ -133,34 +154,9 @@ def memory_bytes(cgroup: Path = CGROUP) -> int:
 
 def gpu_devices(listings: Iterable[Listing], inherited: Mapping[str, str] = os.environ) -> Iterator[Device]:
     """The GPUs that are targets, without those that the agent's own environment hides from it."""
-    for listing in listings:
-        visible = visible_indices(listing.vendor, inherited)
+    by_vendor = {listing.vendor: listing for listing in listings}
+    for vendor, listing in by_vendor.items():
+        visible = visible_indices(vendor, inherited, by_vendor.get)
         for gpu in listing.gpus:
             if (kind := kind_of_gpu(gpu.name)) and (visible is None or gpu.index in visible):
                 yield Device(kind, gpu.index, gpu.serial, gpu.memory_bytes, gpu.used_bytes)
-
-
-def visible_indices(vendor: str, inherited: Mapping[str, str]) -> frozenset[int] | None:
-    """The GPUs that masks leave, by index; None where there is no mask, or one that is not made of indices.
-
-    ROCR_VISIBLE_DEVICES comes first, and HIP_VISIBLE_DEVICES counts what it left.
-    """
-    left: list[int] | None = None
-    for variable in MASKS_OF[vendor]:
-        words = inherited.get(variable, "").replace(" ", "").split(",")
-        if all(map(str.isdecimal, words)):
-            indices = list(map(int, words))
-            left = indices if left is None else [left[index] for index in indices if index < len(left)]
-    return None if left is None else frozenset(left)
-
-
-def use_one_mask(environment: MutableMapping[str, str]) -> None:
-    """Have HIP_VISIBLE_DEVICES as AMD's only mask, which means the same as all of them did.
-
-    Ray 2.60 can't even be imported with ROCR_VISIBLE_DEVICES alone (https://github.com/ray-project/ray/issues/53737).
-    """
-    visible = visible_indices("amd", environment)
-    if visible is not None:
-        for variable in MASKS_OF["amd"]:
-            environment.pop(variable, None)
-        environment["HIP_VISIBLE_DEVICES"] = ",".join(map(str, sorted(visible)))

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -35,7 +35,7 @@ PASSED_NAMES = frozenset(
 )
 PASSED_BEGINNINGS = (
     *("LC_", "HF_", "TRANSFORMERS_", "TORCH", "TRITON_", "IREE_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_"),
-    *("ROCM_", "HIP_", "HSA_", "AMD_", "MIOPEN_", "CUDA_", "NVIDIA_", "NCCL_", "RCCL_", "GLOO_"),
+    *("ROCM_", "HIP_", "HSA_", "AMD_", "MIOPEN_", "CUDA_", "NVIDIA_", "NCCL_", "RCCL_", "GLOO_", "VLLM_"),
 )
 SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY", re.IGNORECASE)
 CREDENTIALS_IN_URL = re.compile(r"://[^/\s]*@")
@@ -54,11 +54,14 @@ FIXED = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM
 class MissingTool(Exception):
     """A command's tool is not installed here."""
 
-    def __init__(self, tool: str) -> None:
-        super().__init__(tool)
-        self.tool = tool
+    def __init__(self, tool: str, toolchain: Toolchain | None = None) -> None:
+        super().__init__(tool, toolchain)
+        self.tool, self.toolchain = tool, toolchain
 
     def __str__(self) -> str:
+        if self.toolchain and self.toolchain.tools:
+            name, where = self.toolchain.name, " nor in ".join(self.toolchain.tools)
+            return f"toolchain {name} has no {self.tool}, which is not in {where}: none of its packages brings it"
         return f"{self.tool} is neither beside {sys.executable} nor on PATH: install the toolchain's packages here"
 
 
@@ -69,7 +72,7 @@ def probe_toolchain(cache: Path, name: str = DEFAULT) -> Toolchain:
         name=name,
         versions=versions,
         host_cpu=host_cpu(),
-        programs=_digest_of_programs(),
+        programs=digest_of_programs(),
         compiler_flags=_compiler_flags(cache, versions.get(COMPILER_PACKAGE, "")),
     )
 
@@ -81,16 +84,21 @@ class Resolved(NamedTuple):
     env: dict[str, str]
 
 
-def resolve(command: Command, seen: Mapping[str, str] | None = None) -> Resolved:
+def resolve(command: Command, seen: Mapping[str, str] | None = None, toolchain: Toolchain | None = None) -> Resolved:
     """The command with its tool's real path and the environment that it sees, or a clean one; raises MissingTool."""
-    tool = tool_path(command.argv[0])
+    tool = tool_path(command.argv[0], toolchain.tools if toolchain else ())
     if tool is None:
-        raise MissingTool(command.argv[0])
+        raise MissingTool(command.argv[0], toolchain)
     return Resolved((tool, *command.argv[1:]), {**(environment() if seen is None else seen), **command.env})
 
 
-def tool_path(name: str) -> str | None:
-    """Where a tool of the toolchain is: `python` is this interpreter, others lie beside it or on PATH."""
+def tool_path(name: str, folders: Sequence[str] = ()) -> str | None:
+    """Where a tool of a toolchain is: in one of its folders, and there alone.
+
+    Without folders it is what haloctl is installed in: `python` is this interpreter, others lie beside it or on PATH.
+    """
+    if folders:
+        return shutil.which(name, path=os.pathsep.join(folders))
     if name == "python":
         return sys.executable
     beside = str(Path(sys.executable).with_name(name))
@@ -98,10 +106,18 @@ def tool_path(name: str) -> str | None:
 
 
 def environment(
-    devices: Iterable[Device] = (), cpus: int | None = None, inherited: Mapping[str, str] = os.environ
+    devices: Iterable[Device] = (),
+    cpus: int | None = None,
+    inherited: Mapping[str, str] = os.environ,
+    tools: Sequence[str] = (),
 ) -> dict[str, str]:
-    """What an attempt's processes get to see: no secrets, and no devices but its own; a thread for each of `cpus`."""
+    """What an attempt's processes get to see: no secrets, and no devices but its own; a thread for each of `cpus`.
+
+    The tools of its toolchain go before others on PATH.
+    """
     passed = {name: value for name, value in inherited.items() if is_passed(name, value)}
+    if tools:
+        passed["PATH"] = os.pathsep.join([*tools, passed.get("PATH", os.defpath)])
     threads = {} if cpus is None else {"OMP_NUM_THREADS": str(cpus)}
     held = tuple(devices)
     told = {name: value for device in held for name, value in TARGETS[device.kind].variables.items()}
@@ -151,23 +167,24 @@ def _versions(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield package, metadata.version(package)
 
 
-def _digest_of_programs() -> str:
+def digest_of_programs() -> str:
     """Of the source of all that stage programs import of ours."""
-    sources = [*sorted((_packages_root() / "workers" / "llm").glob("*.py")), Path(models.__file__)]
+    sources = [*sorted((packages_root() / "workers" / "llm").rglob("*.py")), Path(models.__file__)]
     whole = hashlib.sha256()
     for source in sources:
         whole.update(f"{source.name}\0{hashlib.sha256(source.read_bytes()).hexdigest()}\n".encode())
     return whole.hexdigest()
 
 
-def _packages_root() -> Path:
+def packages_root() -> Path:
+    """The folder that haloctl's packages lie in."""
     return Path(workers.__file__).absolute().parent.parent
 
 
 @cache
 def _import_path() -> dict[str, str]:
     """PYTHONPATH for a checkout that is not installed; an installed package is found without."""
-    root = str(_packages_root())
+    root = str(packages_root())
     is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     return {} if is_installed else {"PYTHONPATH": root}
 
@@ -181,11 +198,16 @@ def _compiler_flags(cache: Path, version: str) -> frozenset[str]:
     kept = cache / f"compiler-flags-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError):
         return frozenset(json.loads(kept.read_text()))
-    flags = flags_in(_help_of(path))
+    flags = flags_of(path)
     if flags:
         with suppress(OSError):  # without a cache it is only slower
             _write_whole(kept, json.dumps(sorted(flags)))
     return flags
+
+
+def flags_of(compiler: str) -> frozenset[str]:
+    """The names of the flags that a compiler says it knows."""
+    return flags_in(_help_of(compiler))
 
 
 def flags_in(text: str) -> frozenset[str]:

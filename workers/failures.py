@@ -1,14 +1,15 @@
 """Why an attempt failed: from exit codes, errnos and what the log says, to a kind and one line."""
 
-import errno
 import os
 import re
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from jobs.errors import DISK_FULL_ERRNOS
 from jobs.state import Failure, FailureKind
-from jobs.task import Command, Process
+from jobs.task import Artifact, Command, Process
 from workers.processes import End, Ended
 
 TAIL_LINES = 40
@@ -19,6 +20,10 @@ EXIT_PEERS_LOST = 75  #: of a stage program that ran on several nodes, and is no
 EXIT_NOT_STARTED = 127  #: of the guard's child, and of `env` in a script's first line
 #: iree-compile is a script that hands on its program's code: -9 becomes 247. A shell would make it 137.
 EXITS_BY_KILL = frozenset({-signal.SIGKILL, 256 - signal.SIGKILL, 128 + signal.SIGKILL})
+#: The same for what crashes.
+CRASHES = {
+    256 - number: number for number in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+}
 
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk is full", re.IGNORECASE)
 MEMORY_FULL = re.compile(
@@ -26,6 +31,14 @@ MEMORY_FULL = re.compile(
 )
 ERROR_LINE = re.compile(r"^(?:[^\s:][^:]*:\d+(?::\d+)?: )?(?:\S+: )?(?:fatal )?error: .*", re.MULTILINE | re.IGNORECASE)
 COMPLAINT_LINE = re.compile(r"^.*\b(?:unknown|invalid|unable|cannot|can't|could not|fail(?:ed|ure)?)\b.*", re.M | re.I)
+
+
+class LostFile(NamedTuple):
+    """An input that the artifact store lacks, or has damaged."""
+
+    stage: str  #: that made it
+    artifact: Artifact
+    how: str  #: missing, or damaged and where that lies
 
 
 def of_commands(ended: Ended, commands: Sequence[Command], log: str, timeout_s: float) -> Failure | None:
@@ -54,7 +67,10 @@ def of_process(process: Process, tool: str, log: str) -> Failure:
     said = log.rstrip().splitlines()
     last = said[-1].strip() if said else ""
     kind = FailureKind.TOOL_FAILED
-    message = f"{tool}: {_said(log).removeprefix(f'{tool}: ') or _ended(process.exit_code)}"
+    what = _said(log).removeprefix(f"{tool}: ")
+    message = f"{tool}: {what or _ended(process.exit_code)}"
+    if what and _signal_of(process.exit_code):
+        message = f"{tool}: {_ended(process.exit_code)}; its last words: {what}"
     if DISK_FULL.search(log):
         kind = FailureKind.OUT_OF_DISK
     elif process.exit_code in EXITS_BY_KILL:
@@ -72,7 +88,7 @@ def of_process(process: Process, tool: str, log: str) -> Failure:
 
 def of_machine(error: OSError) -> Failure:
     """A fault of the node: its disk, its folders, its limits."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    is_full = error.errno in DISK_FULL_ERRNOS
     kind = FailureKind.OUT_OF_DISK if is_full else FailureKind.NODE_UNFIT
     place = f" ({error.filename})" if error.filename else ""
     return Failure(kind, _one_line(f"{error.strerror or error}{place}"))
@@ -81,6 +97,15 @@ def of_machine(error: OSError) -> Failure:
 def of_unfit(reasons: Iterable[str]) -> Failure:
     """What the attempt was to run on must not be used as it is."""
     return Failure(FailureKind.NODE_UNFIT, _one_line("; ".join(reasons)))
+
+
+def of_lost(files: Iterable[LostFile]) -> Failure:
+    """Inputs can't be had: whoever made them makes them again."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in files:
+        alike.setdefault((one.stage, one.how), []).append(one.artifact.name)
+    told = [f"{', '.join(names)}, which {stage} made: {how}" for (stage, how), names in alike.items()]
+    return Failure(FailureKind.INPUT_LOST, _one_line("; ".join(told)))
 
 
 def of_outputs(stage: str, error: Exception, traceback: str, log: str) -> Failure:
@@ -126,9 +151,13 @@ def _said(log: str) -> str:
 
 
 def _ended(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code} and said nothing"
-    return f"ended by {signal.Signals(-exit_code).name}"
+    number = _signal_of(exit_code)
+    return f"ended by {signal.Signals(number).name}" if number else f"ended with exit code {exit_code} and said nothing"
+
+
+def _signal_of(exit_code: int) -> int | None:
+    """The signal that ended a process, or the program that it is a script around."""
+    return -exit_code if exit_code < 0 else CRASHES.get(exit_code)
 
 
 def _one_line(text: str) -> str:

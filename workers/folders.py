@@ -26,6 +26,12 @@ def log_path(data: Path, attempt_id: str) -> Path:
     return data / "logs" / f"{checked(attempt_id)}.log"
 
 
+def empty_outputs(folder: Path) -> None:
+    """Remove what an attempt's commands have written, so that they can run again."""
+    shutil.rmtree(folder / OUTPUTS)
+    (folder / OUTPUTS).mkdir()
+
+
 @contextmanager
 def working_folder(data: Path, attempt_id: str) -> Iterator[Path]:
     """An attempt's folder with an empty outputs/, removed at the end; locked, so that nobody takes it for left over."""

@@ -16,6 +16,43 @@ NVIDIA_COLUMNS = (
     *("index", "name", "serial", "uuid", "memory.total", "memory.used", "driver_version", "persistence_mode"),
     *("clocks.applications.graphics", "clocks.max.graphics", "clocks.max.memory"),
 )
+#: Of these the first ones are known to all drivers, the rest to some.
+NVIDIA_READINGS = {
+    "clocks.sm": "mhz",
+    "clocks.mem": "memory_mhz",
+    "power.draw": "power_w",
+    "power.limit": "power_cap_w",
+    "temperature.gpu": "temperature_c",
+}
+NVIDIA_COUNTERS = {
+    "clocks_event_reasons_counters.sw_thermal_slowdown": "heat_us",
+    "clocks_event_reasons_counters.hw_thermal_slowdown": "heat_us",
+    "clocks_event_reasons_counters.hw_power_brake_slowdown": "heat_us",
+    "clocks_event_reasons_counters.sw_power_cap": "power_us",
+}
+COUNTERS = ("_us", "ticks")  #: ends of readings' names that count from when the driver was loaded
+#: Those of amdsmi's metrics.
+AMD_READINGS = {
+    "current_gfxclks": "mhz",
+    "current_gfxclk": "mhz",
+    "current_uclk": "memory_mhz",
+    "current_socket_power": "power_w",
+    "temperature_hotspot": "temperature_c",
+    "accumulation_counter": "ticks",
+    "prochot_residency_acc": "heat_ticks",
+    "socket_thm_residency_acc": "heat_ticks",
+    "vr_thm_residency_acc": "heat_ticks",
+    "hbm_thm_residency_acc": "heat_ticks",
+    "ppt_residency_acc": "power_ticks",
+}
+ROCM_SMI_READINGS = {
+    "sclk clock speed:": "mhz",
+    "mclk clock speed:": "memory_mhz",
+    "current socket graphics package power (w)": "power_w",
+    "average graphics package power (w)": "power_w",
+    "max graphics package power (w)": "power_cap_w",
+    "temperature (sensor junction) (c)": "temperature_c",
+}
 NVIDIA_USER_COLUMNS = ("gpu_uuid", "pid", "process_name", "used_memory")
 KFD_PROCESSES = Path("/sys/class/kfd/kfd/proc")
 MIB = 1 << 20
@@ -37,10 +74,12 @@ class Gpu:
     index: int  #: that of its runtime's mask (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES)
     name: str
     serial: str = ""
+    uuid: str = ""  #: that a mask may name it by
     memory_bytes: int = 0  #: 0: not told
     used_bytes: int | None = None
     users: tuple[GpuUser, ...] | None = None  #: None: not told for each GPU
     settings: Mapping[str, str] = field(default_factory=dict)  #: by the tool's own name of each
+    readings: Mapping[str, float] = field(default_factory=dict)  #: clocks, power, heat; and what is counted of them
 
 
 @dataclass(frozen=True)
@@ -67,11 +106,13 @@ def amdsmi_listing(text: str) -> Listing:
         Gpu(
             index=position,
             name=str(card["asic"].get("market_name", "")),
-            serial=_unique_id(card["asic"].get("asic_serial")),
+            serial=(serial := _unique_id(card["asic"].get("asic_serial"))),
+            uuid=_uuid_of_amd(serial),
             memory_bytes=_number(card["memory_bytes"]) or 0,
             used_bytes=_number(card["used_bytes"]),
             users=_users_of_amd(card["users"], _number(card["gpu_id"])),
             settings=_without_blanks({"performance_level": _level(card["performance_level"])}),
+            readings=_readings_of_amd(card.get("metrics") or {}, card.get("power_cap")),
         )
         for position, card in enumerate(cards)
     ]
@@ -106,11 +147,13 @@ def _card(number: int, facts: Mapping[str, str]) -> Gpu:
     return Gpu(
         index=number,
         name=next((name for name in names if kind_of_gpu(name)), " ".join(names)),
-        serial=_unique_id(facts.get("unique id")) or _known(facts.get("serial number")),
+        serial=(unique_id := _unique_id(facts.get("unique id"))) or _known(facts.get("serial number")),
+        uuid=_uuid_of_amd(unique_id),
         memory_bytes=_number(facts.get("vram total memory (b)")) or 0,
         used_bytes=_number(facts.get("vram total used memory (b)")),
         users=_users_of_amd(None, _number(facts.get("guid"))),
         settings=_without_blanks({"performance_level": _level(facts.get("performance level"))}),
+        readings=_readings(ROCM_SMI_READINGS, facts),
     )
 
 
@@ -146,11 +189,44 @@ def _nvidia_card(card: Mapping[str, str], users: Mapping[str, list[GpuUser]]) ->
         index=int(card["index"]),
         name=card["name"],
         serial=card["uuid"] if card["serial"] in ("", "0") else card["serial"],
+        uuid=card["uuid"],
         memory_bytes=(_number(card["memory.total"]) or 0) * MIB,
         used_bytes=None if used is None else used * MIB,
         users=tuple(users.get(card["uuid"], ())),
         settings=_without_blanks(settings),
     )
+
+
+def nvidia_readings(names: Mapping[str, str], text: str) -> dict[str, dict[str, float]]:
+    """What nvidia-smi reads of each GPU, by its UUID; it was asked for `uuid` and these names."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return {row[0]: _readings(names, dict(zip(names, row[1:], strict=True))) for row in rows if len(row) > len(names)}
+
+
+def _readings_of_amd(metrics: Mapping[str, Any], power_cap: object) -> dict[str, float]:
+    """Releases give the cap in microwatts, and in watts."""
+    cap = _real(power_cap)
+    caps = {} if not cap else {"power_cap_w": cap / 1e6 if cap > 1e5 else cap}
+    return {**_readings(AMD_READINGS, metrics), **caps}
+
+
+def _readings(names: Mapping[str, str], told: Mapping[str, Any]) -> dict[str, float]:
+    """By our names, those that are told; of several by one name the first, or all that they count together."""
+    found: dict[str, float] = {}
+    for theirs, ours in names.items():
+        value = _real(told.get(theirs))
+        if value is not None and (ours not in found or ours.endswith(COUNTERS)):
+            found[ours] = found.get(ours, 0.0) + value
+    return found
+
+
+def _real(value: object) -> float | None:
+    """A number as tools write it, with its unit, in parentheses, or one for each chip; None for whatever is none."""
+    if isinstance(value, list):
+        told = [one for one in map(_real, value) if one is not None]
+        return sum(told) / len(told) if told else None
+    found = re.fullmatch(r"\(?(\d+(?:\.\d+)?)\s*[A-Za-z]*\)?", _known(value))
+    return float(found[1]) if found else None
 
 
 def _in_runtime_order(gpus: Sequence[Gpu], node_ids: Sequence[int | None]) -> tuple[Gpu, ...]:
@@ -192,6 +268,11 @@ def _unique_id(text: object) -> str:
     except ValueError:
         return ""
     return f"0x{number:016x}" if number else ""
+
+
+def _uuid_of_amd(unique_id: str) -> str:
+    """The chip's number, as ROCR_VISIBLE_DEVICES has it."""
+    return f"GPU-{unique_id.removeprefix('0x')}" if unique_id else ""
 
 
 def _level(text: object) -> str:

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +13,19 @@ from workers import amdsmi_probe, driver_tools
 from workers.driver_tools import ToolFailed, ToolHung
 from workers.gpu_listing import (
     NVIDIA_COLUMNS,
+    NVIDIA_COUNTERS,
+    NVIDIA_READINGS,
     NVIDIA_USER_COLUMNS,
     Listing,
     amdsmi_listing,
+    nvidia_readings,
     nvidia_smi_listing,
     rocm_smi_listing,
 )
 
 ROCM_SMI_FLAGS = (
     *("--showproductname", "--showserial", "--showuniqueid", "--showmeminfo", "vram", "--showperflevel"),
+    *("--showclocks", "--showpower", "--showmaxpower", "--showtemp"),
     *("--showdriverversion", "--showpids", "--json"),
 )
 NVIDIA_FORMAT = "--format=csv,noheader,nounits"
@@ -74,6 +79,20 @@ def _by_nvidia_smi(nvidia_smi: str) -> Listing:
         driver_tools.output_of("nvidia-smi", (nvidia_smi, gpus, NVIDIA_FORMAT)),
         driver_tools.output_of("nvidia-smi", (nvidia_smi, users, NVIDIA_FORMAT)),
     )
+
+
+def with_readings(listing: Listing) -> Listing:
+    """A listing with its GPUs' clocks, power and heat; AMD's tools tell them in it, NVIDIA's is asked once more."""
+    nvidia_smi = driver_tools.find("nvidia-smi")
+    if listing.vendor != "nvidia" or listing.error or nvidia_smi is None:
+        return listing
+    found: dict[str, dict[str, float]] = {}
+    for names in ({**NVIDIA_READINGS, **NVIDIA_COUNTERS}, NVIDIA_READINGS):
+        with suppress(ToolFailed, ValueError):  # a driver that does not know one of the names tells nothing
+            query = f"--query-gpu={','.join(('uuid', *names))}"
+            found = nvidia_readings(names, driver_tools.output_of("nvidia-smi", (nvidia_smi, query, NVIDIA_FORMAT)))
+            break
+    return replace(listing, gpus=tuple(replace(gpu, readings=found.get(gpu.uuid, {})) for gpu in listing.gpus))
 
 
 VENDORS: dict[str, Callable[[], Listing | None]] = {"amd": _amd, "nvidia": _nvidia}

@@ -1,9 +1,9 @@
 """Runs commands one after another and leaves no process behind, whatever becomes of them or of those around it.
 
-A fork of workers.keeper, which says who is above whom and why nothing is left when one of them is killed. Its request
+A fork of workers.keeper, which says who is above whom and why nothing is left when one of them is killed. A request
 has the `commands` (each with `argv`, `env` and `title`), `cwd`, `timeout_s` and `lease_s`. After each command one
 marshalled dict goes out on REPORTS, and a last one says how it all `ended`. The log gets titles and all that the
-commands print.
+commands print. When nothing is left of one run the guard waits for the next: to fork another one would cost more.
 
 An agent that is there and does nothing, stopped or hung, is found out by the lease: it is over when the agent has not
 renewed it for so long.
@@ -34,17 +34,19 @@ KIB = 1024
 WISHES = 0  #: at its end when the agent is gone, or wants an end
 REPORTS = 1
 LOG = 2
-KEEPER = 3  #: at its end when the keeper is gone
-LEASE = 4  #: holds when the agent last renewed it; only open where there is one
+KEEPER = 3  #: at its end when the keeper is gone; brings the files of a run
+LEASE = 4  #: holds when the agent last renewed it; only where there is one
+PLACES = (WISHES, REPORTS, LOG, LEASE)
 
-LIBC = ctypes.CDLL(None)
+PRCTL = ctypes.CDLL(None).prctl
+PRCTL.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option: int, value: int) -> None:
     """Set one attribute of this process; see prctl(2)."""
-    if LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), *[ctypes.c_ulong(0)] * 3):
+    if PRCTL(option, value, 0, 0, 0):
         raise OSError(f"prctl({option}, {value}) is refused: Linux 3.4 or newer is needed")
 
 
@@ -68,6 +70,7 @@ class Reaped:
     def __init__(self) -> None:
         self.exit_codes: dict[int, int] = {}
         self.peak_rss_bytes = 0  #: of the largest one, and of the largest that any of them had waited for
+        self.cpu_s = 0.0  #: of all of them, and of all that they had waited for
 
     def reap(self) -> bool:
         """Take in all that has ended; whether any child is left."""
@@ -80,6 +83,7 @@ class Reaped:
                 return True
             self.exit_codes[pid] = os.waitstatus_to_exitcode(status)
             self.peak_rss_bytes = max(self.peak_rss_bytes, usage.ru_maxrss * KIB)
+            self.cpu_s += usage.ru_utime + usage.ru_stime
 
 
 def parents() -> "Iterator[tuple[int, int]]":
@@ -172,13 +176,12 @@ class Lease:
 class Watch:
     """Waits for whatever comes first: the command's end, the end of those above, the deadline or the lease's end."""
 
-    def __init__(self, above: "dict[int, str]", timeout_s: float, lease: "Lease | None") -> None:
+    def __init__(self, above: "dict[int, str]", timeout_s: float, lease: "Lease | None", wakeup: int) -> None:
         self.above = above  #: file descriptors, each with what its end of file means
         self.deadline = time.monotonic() + timeout_s
         self.lease = lease
-        self.wakeup = wakeup_of_children()
         self.poll = select.poll()
-        for fd in (self.wakeup, *above):
+        for fd in (wakeup, *above):
             self.poll.register(fd, select.POLLIN)
 
     def wait(self, pid: int, reaped: Reaped) -> str:
@@ -213,6 +216,7 @@ def run_command(command: "dict[str, Any]", cwd: str, watch: Watch) -> str:
             "exit_code": exit_code,
             "wall_s": wall_s,
             "peak_rss_bytes": reaped.peak_rss_bytes,
+            "cpu_s": reaped.cpu_s,
             "log_start": log_start,
             "log_end": os.fstat(LOG).st_size,
         }
@@ -220,11 +224,10 @@ def run_command(command: "dict[str, Any]", cwd: str, watch: Watch) -> str:
     return "failed" if ended == "done" and exit_code else ended
 
 
-def run_commands(request: "dict[str, Any]") -> None:
+def run_commands(request: "dict[str, Any]", wakeup: int) -> None:
     """Run the commands until one of them does not end well."""
-    adopt_orphans()
     lease = Lease(request["lease_s"]) if request["lease_s"] else None
-    watch = Watch({WISHES: "cancelled", KEEPER: "lost"}, request["timeout_s"], lease)
+    watch = Watch({WISHES: "cancelled", KEEPER: "lost"}, request["timeout_s"], lease, wakeup)
     ended, errno = "done", 0
     try:
         for command in request["commands"]:
@@ -235,3 +238,21 @@ def run_commands(request: "dict[str, Any]") -> None:
         ended, errno = "unable", error.errno or 0
         end_descendants(Reaped())
     report({"ended": ended, "errno": errno})
+
+
+def run(files: "list[int]", wakeup: int) -> None:
+    """Do what is asked for with these files, and let go of them; `wakeup` is as of `wakeup_of_children`."""
+    wishes, reports, log, wanted, *lease = files
+    request = marshal.loads(os.pread(wanted, os.fstat(wanted).st_size, 0))
+    for fd, place in zip((wishes, reports, log, *lease), PLACES):  # noqa: B905  # a lease there may be
+        os.dup2(fd, place, inheritable=place == LOG)
+    for fd in files:
+        os.close(fd)
+    run_commands(request, wakeup)
+    let_go()
+
+
+def let_go() -> None:
+    """Have none of a run's files, and nothing else take their places."""
+    for place in PLACES:
+        os.dup2(KEEPER, place, inheritable=False)

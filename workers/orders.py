@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jobs.task import Attempt, Node, TaskResult
 from jobs.toolchains import Toolchain
+from workers.artifacts import Location
 
 
 class Superseded(Exception):
@@ -26,7 +27,7 @@ class Post:
 
     node: str
     data: Path  #: for work/, logs/ and cache/; on a node of a cluster HALOCTL_DATA goes before it
-    artifacts: Path | None = None  #: the store; by default in `data`
+    artifacts: Location | None = None  #: the store; by default in `data`
     mark: str | None = None  #: of the store (workers.store_mark), where it has to be the one of another machine
     address: str = "127.0.0.1"  #: where other nodes reach it
     lease_s: float = math.inf
@@ -62,3 +63,4 @@ class Answer:
     number: int  #: for the next poll: what came until now
     closed: str | None  #: why the node wants nothing new
     node: Node | None = None  #: as it describes itself now, where that is not what it last told
+    built: Sequence[Toolchain] = ()  #: what was built since it last told

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from jobs.stages.base import Settings
-from jobs.stages.benchmark import Timed, device_memory_bytes, timed
+from jobs.stages.benchmark import Timed, device_memory_bytes, runs
+from jobs.stages.torch_benchmark import Workload
+from jobs.stages.torch_benchmark import runs as runs_of_workloads
 from jobs.task import Measurement, Process
 from jobs.variants import Engine
 
@@ -18,10 +20,11 @@ def of_compile(settings: Settings, observed: Observed) -> Iterator[Measurement]:
 
 
 def of_benchmark(settings: Settings, observed: Observed) -> Iterator[Measurement]:
-    """The memory that each workload takes: the most that a process of it took."""
+    """The memory that each workload takes: the most that one of the runtime's own processes took for it."""
     workloads: dict[tuple[int, int], list[tuple[Process, str]]] = {}
-    for entry, seen in zip(timed(settings), observed, strict=True):
-        workloads.setdefault(_workload(entry), []).append(seen)
+    for (entry, _), seen in zip(runs(settings), observed, strict=True):
+        if isinstance(entry, Timed):
+            workloads.setdefault((entry.batch, entry.prompt_tokens), []).append(seen)
     for (batch, prompt_tokens), seen_all in workloads.items():
         context = {"batch": batch, "prompt_tokens": prompt_tokens}
         host = max(process.peak_rss_bytes for process, _ in seen_all)
@@ -30,18 +33,24 @@ def of_benchmark(settings: Settings, observed: Observed) -> Iterator[Measurement
             yield Measurement("device_memory_bytes", (float(device),), context)
 
 
-def _workload(entry: Timed) -> tuple[int, int]:
-    return entry.batch, entry.prompt_tokens
+def of_vllm(settings: Settings, observed: Observed) -> Iterator[Measurement]:
+    """The memory of the largest process that each workload has; what vLLM takes for its cache is in it."""
+    peaks: dict[Workload, int] = {}
+    for (workload, _), (process, _) in zip(runs_of_workloads(settings), observed, strict=True):
+        peaks[workload] = max(peaks.get(workload, 0), process.peak_rss_bytes)
+    for workload, peak in peaks.items():
+        yield Measurement("host_memory_bytes", (float(peak),), workload._asdict())
 
 
-#: By IREE's stage; programs of other engines measure themselves, and the others have nothing to add.
-OBSERVERS: dict[str, Callable[[Settings, Observed], Iterator[Measurement]]] = {
-    "compile": of_compile,
-    "benchmark": of_benchmark,
+#: By engine and stage; torch's programs measure themselves, and the other stages have nothing to add.
+OBSERVERS: dict[tuple[Engine, str], Callable[[Settings, Observed], Iterator[Measurement]]] = {
+    (Engine.IREE, "compile"): of_compile,
+    (Engine.IREE, "benchmark"): of_benchmark,
+    (Engine.VLLM, "benchmark"): of_vllm,
 }
 
 
 def observed_measurements(stage: str, settings: Settings, observed: Observed) -> tuple[Measurement, ...]:
     """All that a stage's processes are measured by."""
-    observer = OBSERVERS.get(stage) if settings.get("engine", Engine.IREE) == Engine.IREE else None
+    observer = OBSERVERS.get((Engine(settings.get("engine", Engine.IREE)), stage))
     return tuple(observer(settings, observed)) if observer else ()

@@ -224,7 +224,7 @@ def _request(command: Command, attempt_id: str) -> dict[str, Any]:
 
 
 def _ran(argv: tuple[str, ...], report: Mapping[str, Any]) -> Ran:
-    process = Process(argv, report["exit_code"], report["wall_s"], report["peak_rss_bytes"])
+    process = Process(argv, report["exit_code"], report["wall_s"], report["peak_rss_bytes"], report["cpu_s"])
     return Ran(process, report["log_start"], report["log_end"])
 
 

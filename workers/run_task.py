@@ -4,12 +4,12 @@ import json
 import time
 import traceback
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
-from jobs.errors import StorageUnusable
+from jobs.errors import ArtifactLost, StorageUnusable
 from jobs.stages import stage_of
 from jobs.stages.base import INPUTS, OUTPUTS, Stage
 from jobs.state import Failure, FailureKind
@@ -18,9 +18,14 @@ from jobs.toolchains import Toolchain
 from workers import failures, fitness
 from workers.artifacts import ArtifactStore
 from workers.environment import MissingTool, environment, gang_variables, resolve
-from workers.folders import checked, log_path, working_folder
+from workers.folders import checked, empty_outputs, log_path, working_folder
+from workers.measuring import measured
 from workers.process_metrics import observed_measurements
 from workers.processes import Cancellation, End, Ended, Guarded, Lease
+from workers.toolchains.environments import Environments
+
+PATIENCE_S = 300.0  #: with a store that can't be reached when outputs are to be published
+TRY_AGAIN_S = 1.0
 
 #: Failures after which what was made is kept: the numbers are wrong, and somebody will want to see them.
 SHOWN_FAILURES = frozenset({FailureKind.WRONG_NUMBERS})
@@ -36,21 +41,26 @@ def run(
 ) -> TaskResult:
     """Carry an attempt out; whatever goes wrong with its tools or this machine is a failure in the result.
 
-    Its processes end when nobody renews the lease.
+    It runs under the toolchain that it asks for, which must have been built in the data folder, or else under the
+    given one. Its processes end when nobody renews the lease.
     """
     started = time.monotonic()
-    result = TaskResult(
-        attempt.id,
-        attempt.epoch,
-        failure=None,
-        environment=environment(attempt.devices, attempt.cpus) | gang_variables(attempt.gang),
-        versions=toolchain.versions,
-    )
-    if unfit := fitness.before(attempt, cancellation):
-        failure = failures.of_unfit(map(fitness.told, unfit))
-        return replace(result, failure=failure, unfit=unfit, wall_s=time.monotonic() - started)
-    has_begun = not cancellation.is_wished
-    result = _carried_out(result, attempt, data, store, cancellation, lease)
+    with Environments(data).use(attempt.toolchain) if attempt.toolchain else nullcontext(toolchain) as under:
+        if under is None:
+            message = f"toolchain {attempt.toolchain[:16]} is not built on this node any more"
+            return TaskResult(attempt.id, attempt.epoch, Failure(FailureKind.NODE_UNFIT, message))
+        result = TaskResult(
+            attempt.id,
+            attempt.epoch,
+            failure=None,
+            environment=environment(attempt.devices, attempt.cpus, tools=under.tools) | gang_variables(attempt.gang),
+            versions=under.versions,
+        )
+        if unfit := fitness.before(attempt, cancellation):
+            failure = failures.of_unfit(map(fitness.told, unfit))
+            return replace(result, failure=failure, unfit=unfit, wall_s=time.monotonic() - started)
+        has_begun = not cancellation.is_wished
+        result = _carried_out(result, attempt, data, store, under, cancellation, lease)
     unfit = fitness.after(attempt) if has_begun else ()
     return replace(
         result,
@@ -66,6 +76,7 @@ def _carried_out(
     attempt: Attempt,
     data: Path,
     store: ArtifactStore,
+    toolchain: Toolchain,
     cancellation: Cancellation,
     lease: Lease | None,
 ) -> TaskResult:
@@ -75,11 +86,20 @@ def _carried_out(
         log.parent.mkdir(parents=True, exist_ok=True)
         with working_folder(data, attempt.id) as folder:
             place_inputs(attempt.inputs, store, folder)
-            ended = _run_commands(attempt, result.environment, folder, log, cancellation, lease)
-            result = replace(result, processes=tuple(ran.process for ran in ended.ran))
-            outcome = _outcome(attempt, ended, folder, log)
             stage = stage_of(attempt.stage, attempt.settings)
-            artifacts = _publish(stage, folder, store) if _is_shown(outcome.failure) else ()
+
+            def carry_out(timeout_s: float) -> tuple[Ended, Outcome]:
+                empty_outputs(folder)
+                this = replace(attempt, timeout_s=timeout_s)
+                ended = _run_commands(this, result.environment, folder, log, toolchain, cancellation, lease)
+                return ended, _outcome(this, ended, folder, log)
+
+            if stage.is_measured:
+                ended, outcome = measured(attempt, carry_out, toolchain.versions, cancellation)
+            else:
+                ended, outcome = carry_out(attempt.timeout_s)
+            result = replace(result, processes=tuple(ran.process for ran in ended.ran))
+            artifacts = _publish(stage, folder, store, cancellation) if _is_shown(outcome.failure) else ()
         return replace(
             result,
             failure=outcome.failure,
@@ -87,6 +107,8 @@ def _carried_out(
             measurements=outcome.measurements,
             warnings=outcome.warnings,
         )
+    except InputsLost as error:
+        return replace(result, failure=failures.of_lost(error.files), lost=tuple(one.artifact for one in error.files))
     except MissingTool as error:
         return replace(result, failure=Failure(FailureKind.TOOLCHAIN, str(error)))
     except StorageUnusable as error:
@@ -95,11 +117,25 @@ def _carried_out(
         return replace(result, failure=failures.of_machine(error))
 
 
+class InputsLost(Exception):
+    """The store lacks what earlier stages made, or has it damaged."""
+
+    def __init__(self, files: tuple[failures.LostFile, ...]) -> None:
+        super().__init__(files)
+        self.files = files
+
+
 def place_inputs(inputs: Mapping[str, Iterable[Artifact]], store: ArtifactStore, folder: Path) -> None:
-    """Put what earlier stages made at inputs/<stage>/<name>; raises OSError where the store lacks one."""
+    """Put what earlier stages made at inputs/<stage>/<name>; raises InputsLost with all that the store lacks."""
+    lost = []
     for stage, artifacts in inputs.items():
         for artifact in artifacts:
-            store.place(artifact, folder / INPUTS / checked(stage) / checked(artifact.name))
+            try:
+                store.place(artifact, folder / INPUTS / checked(stage) / checked(artifact.name))
+            except ArtifactLost as error:
+                lost.append(failures.LostFile(stage, artifact, error.how))
+    if lost:
+        raise InputsLost(tuple(lost))
 
 
 def kind_of(name: str, kinds: Mapping[str, str]) -> str | None:
@@ -113,13 +149,14 @@ def _run_commands(
     seen: Mapping[str, str],
     folder: Path,
     log: Path,
+    toolchain: Toolchain,
     cancellation: Cancellation,
     lease: Lease | None,
 ) -> Ended:
     if cancellation.is_wished:
         return Ended(End.CANCELLED, ())
     seen = {**seen, "TMPDIR": str(folder)}  # what a killed tool leaves there goes with the folder
-    commands = [Command(*resolve(command, seen)) for command in attempt.commands]
+    commands = [Command(*resolve(command, seen, toolchain)) for command in attempt.commands]
     with Guarded(commands, folder, log, attempt.timeout_s, attempt.id, lease) as guarded:
         cancellation.calls(guarded.cancel)
         return guarded.wait()
@@ -163,11 +200,18 @@ def _is_shown(failure: Failure | None) -> bool:
     return failure is None or failure.kind in SHOWN_FAILURES
 
 
-def _publish(stage: Stage, folder: Path, store: ArtifactStore) -> tuple[Artifact, ...]:
-    """Put the outputs that the stage keeps into the store."""
+def _publish(stage: Stage, folder: Path, store: ArtifactStore, cancellation: Cancellation) -> tuple[Artifact, ...]:
+    """Put the outputs that the stage keeps into the store, which may be away for a while: they took longer to make."""
     files = sorted(path for path in (folder / OUTPUTS).iterdir() if path.is_file() and not path.is_symlink())
     kinds = [(path, kind_of(path.name, stage.artifacts)) for path in files]
-    return tuple(store.put(path, kind) for path, kind in kinds if kind)
+    give_up_at = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return tuple(store.put(path, kind) for path, kind in kinds if kind)
+        except StorageUnusable:
+            if cancellation.is_wished or time.monotonic() > give_up_at:
+                raise
+        time.sleep(TRY_AGAIN_S)  # nothing tells that a store is back
 
 
 def _kept_log(log: Path, store: ArtifactStore) -> tuple[Artifact, ...]:

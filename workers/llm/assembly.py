@@ -5,15 +5,17 @@ layer is given the same (mask, rotary tables, positions), sends the hidden state
 of a block and joins what comes back. The root holds the parameters and the cache, which are globals.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from iree.compiler import ir
 
 from workers.llm import mlir
 from workers.llm.blocks import Need, Sender, expand
 from workers.llm.mlir import emit
+from workers.llm.packing import Packing, Slot
 from workers.llm.parameters import symbol_of
 from workers.llm.pieces import Meta
 from workers.llm.tracing import SITE, Block, Layer, Program
@@ -36,13 +38,14 @@ class Global:
 class Assembler:
     """Edits `module` in place; the module's context and a location must be entered.
 
-    `tied` names parameters that are stored under another name.
+    `tied` names parameters that are stored under another name; `packings` say for each rank where they lie.
     """
 
-    def __init__(self, module: ir.Module, tp: int, tied: dict[str, str]) -> None:
+    def __init__(self, module: ir.Module, tied: dict[str, str], packings: Sequence[Packing]) -> None:
         self.module = module
-        self.tp = tp
+        self.tp = len(packings)
         self.tied = tied
+        self.packings = packings
         self.globals: dict[str, Global] = {}
         self._functions: dict[str, ir.Operation] = {}
 
@@ -52,8 +55,8 @@ class Assembler:
         for program in programs:
             self._drop_unused_inputs(program)
             root = self._functions[program.entry.name]
-            layers = {layer.symbol: layer for layer in program.layers.values()}
-            needs = {symbol: self._assemble_layer(program, layer) for symbol, layer in layers.items()}
+            firsts = {layer.symbol: name for name, layer in reversed(program.layers.items())}
+            needs = {symbol: self._assemble_layer(program, name) for symbol, name in firsts.items()}
             _RootAssembler(self, program, root).run(needs)
         at = ir.InsertionPoint.at_block_begin(self.module.body)
         for each in self.globals.values():
@@ -69,18 +72,37 @@ class Assembler:
                     body.erase_argument(index)
             block.used_inputs = tuple(index for index, is_used in enumerate(used) if is_used)
             mlir.renew_type(self._functions[block.symbol])
+            if sites(self._functions[block.symbol]):
+                block.spread = self._functions[block.symbol]
 
-    def _assemble_layer(self, program: Program, layer: Layer) -> list[Need]:
-        """Give the layer's function its ranks; returns what it takes beyond its own inputs and weights."""
+    def _assemble_layer(self, program: Program, name: str) -> list[Need]:
+        """Give a layer's function its ranks; returns what it takes beyond its inputs.
+
+        `name` is of the first layer that calls the function; in the others the weights lie alike.
+        """
+        layer = program.layers[name]
         function = self._functions[layer.symbol]
-        arguments = list(function.regions[0].blocks[0].arguments)
+        body = function.regions[0].blocks[0]
+        arguments = list(body.arguments)
+        first = len(layer.call.inputs)
         shared = _shared_inputs(self._functions[program.entry.name], program, layer)
         needs: dict[Need, ir.Value] = {}
+        weights: dict[Need, ir.Value] = {}
+        at_start = ir.InsertionPoint.at_block_begin(body)
 
-        def supply(need: Need) -> ir.Value:
+        def take(need: Need) -> ir.Value:
             if need not in needs:
                 needs[need] = mlir.add_argument(function, mlir.tensor(need.meta))
             return needs[need]
+
+        def supply(need: Need) -> ir.Value:
+            if need.kind != "weight":
+                return take(need)
+            if need not in weights:
+                slot = self.slot(f"{name}.{need.name}", need.rank)
+                entry = take(Need("entry", slot.entry.removeprefix(name), need.rank, self.entry_meta(slot, need)))
+                weights[need] = mlir.slice_of(entry, slot.offset_bytes, need.meta, at_start)
+            return weights[need]
 
         def send(value: ir.Value, meta: Meta, rank: int, at: ir.InsertionPoint) -> ir.Value:
             index = next((i for i in shared if arguments[i] == value), None)
@@ -89,13 +111,27 @@ class Assembler:
             return supply(Need("input", str(index), rank, meta))
 
         updated: list[ir.Value] = []
-        for op, name in sites(function):
-            block = layer.blocks[name.rpartition(".")[2]]
-            updated += expand(op, name.rpartition(".")[2], block, self.tp, supply, send)
+        for op, site in sites(function):
+            block = site.removeprefix(f"{name}.")
+            updated += expand(op, block, layer.blocks[block], self.tp, supply, send)
+        for argument, weight, meta in zip(arguments[first:], layer.weights, layer.metas, strict=True):
+            argument.replace_all_uses_with(supply(Need("weight", weight, 0, meta)))
+        for index in reversed(range(first, len(arguments))):
+            body.erase_argument(index)
         mlir.replace_return(function, updated)
         function.attributes["inlining_policy"] = ir.Attribute.parse("#util.inline.never")
         mlir.renew_type(function)
         return list(needs)
+
+    def slot(self, name: str, rank: int) -> Slot:
+        """Where a parameter lies on a rank."""
+        return self.packings[rank].slots[self.tied.get(name, name)]
+
+    def entry_meta(self, slot: Slot, need: Need) -> Meta:
+        """The whole of the entry that a needed weight lies in."""
+        packing = self.packings[need.rank]
+        dtype = packing.types[slot.entry] or torch.uint8
+        return Meta((packing.sizes[slot.entry] // dtype.itemsize,), dtype)
 
     def hold(self, name: str, rank: int, meta: Meta, is_cache: bool = False) -> Global:
         """The global that stands for the tensor `name` on `rank`; made when it is first asked for."""
@@ -152,12 +188,11 @@ class _RootAssembler:
         at = ir.InsertionPoint(op)
         hidden, *shared = op.operands
         inputs = [hidden, *(self._send_once(value, 0, at) for value in shared)]
-        weights = [self._load(f"{name}.{w}", 0, m, at) for w, m in zip(layer.weights, layer.metas, strict=True)]
         extra = [self._supply(need, name, inputs, at) for need in needs]
         caches = [need for need in needs if need.kind == "cache"]
         results = [op.results[0].type, *(mlir.tensor(need.meta) for need in caches)]
         callee = ir.FlatSymbolRefAttr.get(layer.symbol)
-        call = emit("util.call", at, [*inputs, *weights, *extra], results, callee=callee)
+        call = emit("util.call", at, [*inputs, *extra], results, callee=callee)
         for need, value in zip(caches, list(call.results)[1:], strict=True):
             symbol = self._owner.hold(f"{name}.{need.name}", need.rank, need.meta, is_cache=True).symbol
             emit("util.global.store", at, [value], **{"global": ir.FlatSymbolRefAttr.get(symbol)})
@@ -176,6 +211,8 @@ class _RootAssembler:
     def _supply(self, need: Need, module: str, inputs: list[ir.Value], at: ir.InsertionPoint) -> ir.Value:
         if need.kind == "input":
             return self._send_once(inputs[int(need.name)], need.rank, at)
+        if need.kind == "entry":
+            return self._load(f"{module}{need.name}", need.rank, need.meta, at)
         return self._load(f"{module}.{need.name}", need.rank, need.meta, at, need.kind == "cache")
 
     def _send_once(self, value: ir.Value, rank: int, at: ir.InsertionPoint) -> ir.Value:
@@ -228,6 +265,8 @@ def _convert_functions(module: ir.Module) -> dict[str, ir.Operation]:
     functions = {}
     for view in list(module.body.operations):
         old = view.operation
+        if old.name != "func.func":  # a kernel, which is one already
+            continue
         symbol = ir.StringAttr(old.attributes["sym_name"]).value
         if not symbol.startswith(SITE):
             functions[symbol] = _as_util_function(module, old, symbol)

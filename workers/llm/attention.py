@@ -26,14 +26,21 @@ def implementation(kernel: str) -> str:
     return _FUSED if kernel == "sdpa" else kernel
 
 
+def why_unsuited(config: Any, kernel: str) -> str | None:
+    """What keeps a model's attention from being computed by a kernel."""
+    if kernel == "sdpa" and getattr(config, "attn_logit_softcapping", None):
+        return "it caps its scores (attn_logit_softcapping), which attention sdpa cannot do: use attention: eager"
+    return None
+
+
 def masked_keys(kernel: str, keys: int) -> int:
     """How many keys a mask must cover for a kernel by its name in transformers: `sdpa` fills up a tile."""
     return round_up(keys) if kernel == _FUSED else keys
 
 
-def round_up(size: int) -> int:
+def round_up(size: int, tile: int = TILE) -> int:
     """The next multiple of a tile."""
-    return -(-size // TILE) * TILE
+    return -(-size // tile) * tile
 
 
 def fused_attention(

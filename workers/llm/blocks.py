@@ -15,7 +15,7 @@ from workers.llm.tracing import Block
 
 @dataclass(frozen=True)
 class Need:
-    """A tensor that a function must be given: an "input" that is on `rank` already, a "weight" or a "cache"."""
+    """A tensor that a function is to have on `rank`: an "input", a "weight", the "entry" it lies in, or a "cache"."""
 
     kind: str
     name: str  #: of the input its index, of the others their name relative to the layer
@@ -31,17 +31,15 @@ def expand(op: ir.Operation, name: str, block: Block, tp: int, supply: Supplier,
     """Replace the call `op` of a stub by calls of the block's part on every rank; returns the updated cache tensors."""
     at = ir.InsertionPoint(op)
     operands = list(op.operands)
-    outputs, updated = [], []
-    for rank in range(tp):
-        call = _call_part(at, operands, name, block, rank, supply, send)
-        outputs.append(call.results[0] if rank == 0 else mlir.transfer(call.results[0], 0, at))
-        updated += list(call.results)[1:]
+    given = [_arguments(at, operands, name, block, rank, supply, send) for rank in range(tp)]
+    results = _run_together(block.spread, given, at) if block.spread else [_call(block, each, at) for each in given]
+    outputs = [mlir.transfer(part[0], 0, at) if rank else part[0] for rank, part in enumerate(results)]
     op.results[0].replace_all_uses_with(join(outputs, block.join, block.call.output, at))
     op.erase()
-    return updated
+    return [cache for part in results for cache in part[1:]]
 
 
-def _call_part(
+def _arguments(
     at: ir.InsertionPoint,
     operands: list[ir.Value],
     name: str,
@@ -49,7 +47,7 @@ def _call_part(
     rank: int,
     supply: Supplier,
     send: Sender,
-) -> ir.Operation:
+) -> list[ir.Value]:
     prefix = f"{name}." if name else ""
     inputs = [
         operands[i] if rank == 0 else send(operands[i], block.call.inputs[i], rank, at) for i in block.used_inputs
@@ -64,9 +62,35 @@ def _call_part(
         supply(Need("cache", f"{prefix}{part}", rank, meta))
         for part, meta in zip(("key", "value"), block.cache, strict=False)
     ]
+    return [*inputs, *weights, *cache]
+
+
+def _call(block: Block, arguments: list[ir.Value], at: ir.InsertionPoint) -> list[ir.Value]:
     results = [mlir.tensor(block.part_output), *map(mlir.tensor, block.cache)]
-    callee = ir.FlatSymbolRefAttr.get(block.symbol)
-    return emit("util.call", at, [*inputs, *weights, *cache], results, callee=callee)
+    return list(emit("util.call", at, arguments, results, callee=ir.FlatSymbolRefAttr.get(block.symbol)).results)
+
+
+def _run_together(function: ir.Operation, given: list[list[ir.Value]], at: ir.InsertionPoint) -> list[list[ir.Value]]:
+    """The function's body once for each rank, step by step, so that they can add up what they have; it is used up."""
+    body = function.regions[0].blocks[0]
+    ranks = [dict(zip(body.arguments, arguments, strict=True)) for arguments in given]
+    for op in mlir.operations(function)[:-1]:
+        if op.name == "func.call":
+            _sum_over_ranks(op, ranks, at)
+        else:
+            for values in ranks:
+                mlir.copy(op, values, at)
+    results = [[values[result] for result in mlir.operations(function)[-1].operands] for values in ranks]
+    function.erase()
+    return results
+
+
+def _sum_over_ranks(op: ir.Operation, ranks: list[dict[ir.Value, ir.Value]], at: ir.InsertionPoint) -> None:
+    parts = [values[op.operands[0]] for values in ranks]
+    meta = mlir.meta_of(op.results[0])
+    total = join([mlir.transfer(part, 0, at) if rank else part for rank, part in enumerate(parts)], Join.SUM, meta, at)
+    for rank, values in enumerate(ranks):
+        values[op.results[0]] = mlir.transfer(total, rank, at) if rank else total
 
 
 def join(parts: list[ir.Value], how: Join, whole: Meta, at: ir.InsertionPoint) -> ir.Value:

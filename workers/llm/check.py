@@ -13,10 +13,13 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from workers.llm.attention import KERNELS
-from workers.llm.checkpoint import content_digest, match, read_checkpoint, weight_files
+from workers.llm.checkpoint import content_digest, read_checkpoint, weight_files
 from workers.llm.hollow import DTYPES, hollow_model, parameter_shapes, shard, shard_by_torch, tied_names
 from workers.llm.model_source import TOKENIZER_FILES, Model, load_model, load_tokenizer
 from workers.llm.program import add_model_arguments, parse_overrides, run
+from workers.llm.quantized_layout import read_layout
+from workers.llm.quantized_model import sources
+from workers.llm.quantized_modules import FP8, quantize_modules
 from workers.llm.sharding import Sharding
 
 #: of a config, what says nothing about the model itself
@@ -59,21 +62,28 @@ def check(
     torch_tps: Iterable[int] = (),
 ) -> dict[str, Any]:
     """What the program prints. Raises BadInput for a model whose files are not all there and whole."""
+    mode = FakeTensorMode()
     for attention in attentions:
-        hollow = hollow_model(model.config, DTYPES["f32"], attention, FakeTensorMode())
+        hollow = hollow_model(model.config, DTYPES["f32"], attention, mode)
+    parameters = sum(parameter.numel() for parameter in hollow.parameters())
+    layout = read_layout(model.config.to_dict(), model.folder)
+    if layout:
+        with mode:
+            quantize_modules(hollow, layout, FP8["fn"], DTYPES["f32"])
     shapes, tied = parameter_shapes(hollow), tied_names(hollow)
     if model.folder:
         load_tokenizer(model)
         if weights:
-            match(read_checkpoint(model.folder), shapes, tied, model.folder)
+            sources(hollow, read_checkpoint(model.folder), shapes, tied, layout, "fn", model.folder)
     shardings = [shard(hollow, tp) for tp in sorted(set(tps))]
     splits = [*shardings, *(shard_by_torch(hollow, tp) for tp in sorted(set(torch_tps)))]
     return {
         "model_type": model.config.model_type,
-        "parameters": sum(parameter.numel() for parameter in hollow.parameters()),
+        "parameters": parameters,
         "digest": digest(model, weights),
         "max_positions": getattr(model.config, "max_position_embeddings", None),
         "vocab_size": model.config.vocab_size,
+        "is_quantized": layout is not None,
         "problems": [problem for split in splits for problem in _problems(split, model, cache_length)],
         "warnings": [warning for sharding in shardings for warning in sharding.warnings],
     }

@@ -6,6 +6,7 @@ mapped pages would count as this process's memory until the whole model is in it
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,12 @@ import torch
 from workers.llm.model_source import INDEX_FILE, SINGLE_FILE
 from workers.llm.program import BadInput
 from workers.llm.sharding import Shape
+from workers.llm.stored_names import stored_as
 
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+#: what weights and scales of a quantized model are held in, beside these
+QUANTIZED = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8, "I32": torch.int32}
+DTYPES = {**FLOATS, **QUANTIZED}
 _LARGEST_HEADER = 100 << 20  #: bytes; what the safetensors library allows
 _BLOB_NAME_LENGTH = 64  #: Hugging Face's cache names large files after their sha256
 
@@ -37,9 +42,13 @@ class StoredTensor:
     stop: int
 
     def rows(self, chunk_bytes: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """The tensor in chunks along dimension 0, each with the number of its first row; one row at least."""
+        """The tensor's matrix in chunks of rows, each with the number of its first row; one row at least.
+
+        All dimensions but the last are rows; a vector's elements are.
+        """
         dtype = DTYPES[self.dtype]
-        count = self.shape[0] if self.shape else 1
+        row = self.shape[-1:] if len(self.shape) > 1 else ()
+        count = math.prod(self.shape) // max(math.prod(row), 1)
         row_bytes = (self.stop - self.start) // max(count, 1)
         step = max(chunk_bytes // max(row_bytes, 1), 1)
         with self.file.open("rb", buffering=0) as file:
@@ -48,7 +57,23 @@ class StoredTensor:
                 rows = min(step, count - first)
                 raw = np.empty(rows * row_bytes, np.uint8)
                 _fill(file, raw, self)
-                yield first, torch.from_numpy(raw).view(dtype).reshape(rows, *self.shape[1:])
+                yield first, torch.from_numpy(raw).view(dtype).reshape(rows, *row)
+
+
+@dataclass(frozen=True)
+class StackedTensor:
+    """A parameter that is stored in several tensors, as experts are: their matrices follow one another."""
+
+    parts: tuple[StoredTensor, ...]
+    shape: Shape
+
+    def rows(self, chunk_bytes: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """The whole's matrix in chunks of rows, each with the number of its first row."""
+        before = 0
+        for part in self.parts:
+            for first, rows in part.rows(chunk_bytes):
+                yield before + first, rows
+            before += math.prod(part.shape[:-1])
 
 
 def _fill(file: Any, raw: np.ndarray[Any, Any], tensor: StoredTensor) -> None:
@@ -128,27 +153,37 @@ def _check_extent(file: Path, size: int, tensors: list[StoredTensor]) -> None:
 
 def match(
     stored: Mapping[str, StoredTensor], expected: Mapping[str, Shape], tied: Mapping[str, str], folder: Path
-) -> dict[str, StoredTensor]:
+) -> dict[str, StoredTensor | StackedTensor]:
     """The stored tensor of each expected parameter; one that is missing, misshaped or of a strange type is refused.
 
     A parameter that is tied to another is read as that one; either name will do.
     """
     other_name = {owner: name for name, owner in tied.items()}
-    found = {}
+    found: dict[str, StoredTensor | StackedTensor] = {}
     for name, shape in expected.items():
         if name in tied:
             continue
-        tensor = stored.get(name) or stored.get(other_name.get(name, ""))
-        if tensor is None:
+        names = [*stored_as(name, shape), *stored_as(other_name.get(name, ""), shape)]
+        parts = next((tuple(stored[each] for each in group) for group in names if stored.keys() >= set(group)), None)
+        if parts is None:
             raise BadInput(f"{folder}: no safetensors file holds the tensor {name}, which the config calls for")
-        if tensor.shape != shape:
-            shapes = f"{list(tensor.shape)}, the config calls for {list(shape)}"
-            raise BadInput(f"{tensor.file}: tensor {tensor.name} has shape {shapes}")
-        if tensor.dtype not in DTYPES:
-            known = ", ".join(DTYPES)
-            raise BadInput(f"{tensor.file}: tensor {tensor.name} is of type {tensor.dtype}; known are {known}")
-        found[name] = tensor
+        for part in parts:
+            _check(part, shape if len(parts) == 1 else _part_shape(shape, len(parts)))
+        found[name] = parts[0] if len(parts) == 1 else StackedTensor(parts, shape)
     return found
+
+
+def _part_shape(whole: Shape, parts: int) -> Shape:
+    return math.prod(whole[:-1]) // parts, whole[-1]
+
+
+def _check(tensor: StoredTensor, shape: Shape) -> None:
+    if tensor.shape != shape:
+        shapes = f"{list(tensor.shape)}, the config calls for {list(shape)}"
+        raise BadInput(f"{tensor.file}: tensor {tensor.name} has shape {shapes}")
+    if tensor.dtype not in FLOATS:
+        known = ", ".join(FLOATS)
+        raise BadInput(f"{tensor.file}: tensor {tensor.name} is of type {tensor.dtype}; known are {known}")
 
 
 def content_digest(files: Iterable[Path]) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from workers.llm.attention import MASKED, masked_keys
-from workers.llm.kv_cache import SlotCache
+from workers.llm.kv_cache import CacheLayout, SlotCache
 from workers.llm.pieces import dtype_of
 
 
@@ -31,6 +31,15 @@ class EntryPoint:
         """`lengths` counts each row's real tokens in a prefill, `positions` says where each decoded token goes."""
         return "lengths" if self.kind == "prefill" else "positions"
 
+    def arguments(self, layout: CacheLayout) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what it is called with, in order; all are int64.
+
+        `block_table` names the blocks of each row, first to last. A prefill writes its whole bucket, so all of the
+        bucket's blocks have to be the row's own.
+        """
+        table = {} if layout.block_tokens is None else {"block_table": (self.batch, layout.blocks)}
+        return {"tokens": (self.batch, self.tokens), self.second_argument: (self.batch,), **table}
+
 
 def entry_points(batch_sizes: Sequence[int], prompt_tokens: Sequence[int]) -> list[EntryPoint]:
     """All functions of a program, prefills first."""
@@ -41,41 +50,42 @@ def entry_points(batch_sizes: Sequence[int], prompt_tokens: Sequence[int]) -> li
 class Root(nn.Module):
     """The whole model behind one entry point's arguments: tokens and lengths or positions in, logits out."""
 
-    def __init__(self, model: nn.Module, entry: EntryPoint, capacity: int) -> None:
+    def __init__(self, model: nn.Module, entry: EntryPoint, layout: CacheLayout) -> None:
         super().__init__()
         self.model = model
         self.entry = entry
-        self.capacity = capacity
+        self.layout = layout
 
-    def forward(self, tokens: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, second: torch.Tensor, table: torch.Tensor | None = None) -> torch.Tensor:
         """Logits `[batch, 1, vocab]` of each row's last real token."""
         if self.entry.kind == "decode":
-            return self._logits(tokens, second[:, None], None)
-        return self._logits(tokens, torch.arange(self.entry.tokens)[None], second - 1)
+            return self._logits(tokens, second[:, None], None, table)
+        return self._logits(tokens, torch.arange(self.entry.tokens)[None], second - 1, table)
 
-    def _logits(self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor:
+    def _logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None, table: torch.Tensor | None
+    ) -> torch.Tensor:
         decoder = self.model.get_submodule(self.model.base_model_prefix)  # type: ignore[arg-type]
+        batch, layout = self.entry.batch, self.layout
+        rows = layout.places(positions, batch, table)
+        reads = self.entry.kind == "decode" and table is not None
+        all_rows = layout.places(torch.arange(layout.capacity)[None], batch, table) if reads else None
         hook = decoder.register_forward_hook(lambda _module, _arguments, output: _keep(output, last))
         try:
             return self.model(  # type: ignore[no-any-return]
                 input_ids=tokens,
                 attention_mask=self._masks(positions),
                 position_ids=positions,
-                past_key_values=SlotCache(self._rows(positions), self.entry.batch, self.capacity),
+                past_key_values=SlotCache(rows, batch, layout, all_rows),
                 use_cache=True,
             ).logits
         finally:
             hook.remove()
 
-    def _rows(self, positions: torch.Tensor) -> torch.Tensor:
-        """Where in a cache tensor each token's key and value go."""
-        first = torch.arange(self.entry.batch)[:, None] * self.capacity
-        return (first + positions).reshape(-1)
-
     def _masks(self, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         """Additive masks `[1 or batch, 1, tokens, keys]`; one for each type of layer where a model has several."""
         config: Any = self.model.config
-        count = self.capacity if self.entry.kind == "decode" else self.entry.tokens
+        count = self.layout.capacity if self.entry.kind == "decode" else self.entry.tokens
         keys = torch.arange(masked_keys(config._attn_implementation, count))
         age = positions[:, None, :, None] - keys
         full = age >= 0

@@ -2,29 +2,35 @@
 
 import argparse
 import json
+import math
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from iree.compiler import ir
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from workers.llm.assembly import Assembler
-from workers.llm.attention import KERNELS, round_up
-from workers.llm.checkpoint import match, read_checkpoint
+from workers.llm.attention import KERNELS
+from workers.llm.checkpoint import read_checkpoint
 from workers.llm.entry_points import EntryPoint, entry_points
 from workers.llm.hollow import DTYPES, hollow_model, parameter_shapes, shard, tied_names
+from workers.llm.kv_cache import BLOCK_TOKENS, CacheLayout, block_table
 from workers.llm.lowering import lower
 from workers.llm.model_source import Model, load_model
-from workers.llm.parameters import write_parameters
+from workers.llm.parameters import Layout, lay_out, write_parameters
 from workers.llm.pieces import cut
 from workers.llm.program import BadInput, add_model_arguments, naming, parse_overrides, run
 from workers.llm.program_config import program_config
+from workers.llm.quantized_layout import BITS
+from workers.llm.quantized_model import Wanted, quantize, sources
+from workers.llm.quantized_modules import FP8
 from workers.llm.sharding import Sharding
-from workers.llm.tracing import Tracer
+from workers.llm.tracing import Tracer, slot_shape
 
 OUTPUTS = Path("outputs")
 
@@ -34,11 +40,11 @@ class Request:
     """What is to be exported."""
 
     model: Model
-    precision: str
+    wanted: Wanted
     attention: str
     tp: int
     entries: list[EntryPoint]
-    cache_length: int
+    layout: CacheLayout
 
     @property
     def largest_batch(self) -> int:
@@ -59,12 +65,17 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m workers.llm.export", description=__doc__)
     add_model_arguments(parser)
-    parser.add_argument("--precision", choices=DTYPES, required=True)
+    parser.add_argument("--precision", choices=(*DTYPES, *BITS), required=True, help="of linear modules")
+    parser.add_argument("--activations", choices=DTYPES, default="f16", help="of the rest, where that is of few bits")
+    parser.add_argument("--kv-precision", choices=("same", "fp8"), default="same", help="of the KV cache")
+    parser.add_argument("--fp8", choices=FP8, default="fnuz", help="the kind of fp8 that the target knows")
+    parser.add_argument("--quantized", type=Path, help="a folder with the model's weights in low precision")
     parser.add_argument("--tp", type=int, default=1, help="devices the model is split over")
     parser.add_argument("--attention", choices=KERNELS, default=KERNELS[0])
     parser.add_argument("--batch", type=int, nargs="+", required=True, help="batch sizes")
     parser.add_argument("--prompt-tokens", type=int, nargs="+", required=True, help="prompt buckets")
     parser.add_argument("--cache-length", type=int, required=True, help="tokens that a row of the cache holds")
+    parser.add_argument("--block-tokens", type=int, choices=BLOCK_TOKENS, help="page the cache in blocks of so many")
     return parser.parse_args()
 
 
@@ -83,27 +94,37 @@ def read_request(arguments: argparse.Namespace) -> Request:
     if arguments.cache_length > limit:
         raise BadInput(f"--cache-length {arguments.cache_length}: this model has only {limit} positions")
     entries = entry_points(sorted(set(arguments.batch)), sorted(set(arguments.prompt_tokens)))
-    return Request(model, arguments.precision, arguments.attention, arguments.tp, entries, arguments.cache_length)
+    layout = CacheLayout(arguments.cache_length, arguments.block_tokens)
+    dtype = DTYPES.get(arguments.precision, DTYPES[arguments.activations])
+    kv_is_fp8 = arguments.kv_precision == "fp8"
+    wanted = Wanted(arguments.precision, dtype, kv_is_fp8, arguments.fp8, arguments.quantized)
+    return Request(model, wanted, arguments.attention, arguments.tp, entries, layout)
 
 
 def export(request: Request, folder: Path) -> dict[str, Any]:
     """Write model.mlir, the parameters and config.json into `folder`; returns the report."""
     started = time.monotonic()
-    model, dtype = request.model, DTYPES[request.precision]
+    model, wanted = request.model, request.wanted
     mode = FakeTensorMode()
-    hollow = hollow_model(model.config, dtype, request.attention, mode)
+    hollow = hollow_model(model.config, wanted.dtype, request.attention, mode)
+    with mode:
+        quantized = quantize(hollow, model, wanted)
     sharding = shard(hollow, request.tp)
     refuse(sharding)
+    request = replace(request, layout=working_layout(request, sharding))
     shapes, tied = parameter_shapes(hollow), tied_names(hollow)
-    stored = match(read_checkpoint(model.folder), shapes, tied, model.folder) if model.folder else {}
-    text, layer_kinds = build_program(request, hollow, sharding, tied, mode)
+    weights = wanted.folder or model.folder
+    stored = sources(hollow, read_checkpoint(weights), shapes, tied, quantized, wanted.fp8, weights) if weights else {}
+    own = {name: shape for name, shape in shapes.items() if name not in tied}
+    layout = lay_out(own, sharding, {name: parameter.dtype for name, parameter in hollow.named_parameters()})
+    text, layer_kinds = build_program(request, hollow, sharding, tied, layout, mode)
     traced = time.monotonic()
     files = []
-    if model.folder:
-        heads = model.config.num_key_value_heads
-        files = write_parameters(folder, stored, sharding, heads, dtype, lambda line: print(line, flush=True))
+    if stored:
+        files = write_parameters(folder, stored, layout, lambda line: print(line, flush=True))
+    tables = write_block_tables(folder, request) if request.layout.block_tokens else {}
     config = program_config(
-        model, request.precision, dtype, request.attention, request.tp, request.cache_length, request.entries
+        model, wanted, quantized, request.attention, request.tp, request.layout, request.entries, tables
     )
     write_text(folder / "model.mlir", text)
     write_text(folder / "config.json", json.dumps(config, indent=1))
@@ -126,24 +147,47 @@ def refuse(sharding: Sharding) -> None:
         raise BadInput(f"tp {sharding.tp} does not suit this model: {reasons}")
 
 
+def working_layout(request: Request, sharding: Sharding) -> CacheLayout:
+    """That of the KV cache, with what IREE's mistakes make it need."""
+    config, wanted = request.model.config, request.wanted
+    hidden = {entry.batch * entry.tokens * config.hidden_size * wanted.dtype.itemsize for entry in request.entries}
+    slot_bytes = math.prod(slot_shape(config, sharding)) * wanted.cache_dtype.itemsize
+    return request.layout.clear_of(hidden, request.largest_batch, slot_bytes, config.num_hidden_layers)
+
+
 def build_program(
-    request: Request, hollow: nn.Module, sharding: Sharding, tied: dict[str, str], mode: FakeTensorMode
+    request: Request,
+    hollow: nn.Module,
+    sharding: Sharding,
+    tied: dict[str, str],
+    layout: Layout,
+    mode: FakeTensorMode,
 ) -> tuple[str, int]:
     """The program as MLIR text, and how many kinds of decoder layer it has."""
-    stubs = cut(hollow, sharding.blocks, request.tp)
-    capacity = round_up(request.cache_length)
-    slots = request.largest_batch * capacity
-    tracer = Tracer(hollow, stubs, sharding, slots, mode)
+    stubs = cut(hollow, sharding)
+    slots = request.layout.slots(request.largest_batch)
+    tracer = Tracer(hollow, stubs, sharding, slots, mode, request.wanted.cache_dtype)
     programs = []
     for entry in request.entries:
-        programs.append(tracer.trace(entry, capacity))
+        programs.append(tracer.trace(entry, request.layout))
         print(f"traced {entry.name}", flush=True)
     lower(tracer.module)
     with tracer.context, ir.Location.unknown():
-        Assembler(tracer.module, request.tp, tied).run(programs)
+        Assembler(tracer.module, tied, layout.packings).run(programs)
     tracer.module.operation.verify()
     kinds = {layer.symbol for layer in programs[0].layers.values()}
     return tracer.module.operation.get_asm(use_local_scope=True), len(kinds)
+
+
+def write_block_tables(folder: Path, request: Request) -> dict[int, str]:
+    """A table for each batch size in which every row has blocks of its own; returns their files' names."""
+    files = {}
+    for batch in sorted({entry.batch for entry in request.entries}):
+        files[batch] = f"block_table_bs{batch}.npy"
+        path = folder / files[batch]
+        with naming(path):
+            np.save(path, block_table(batch, request.layout.blocks))
+    return files
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 
-from workers.llm.attention import implementation
+from workers.llm import experts
+from workers.llm.attention import implementation, why_unsuited
 from workers.llm.program import BadInput
 from workers.llm.sharding import Shape, Sharding, plan_sharding, rank_problems
 
@@ -16,14 +17,20 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 def hollow_model(config: Any, dtype: torch.dtype, attention: str, mode: FakeTensorMode) -> nn.Module:
     """Build the model inside `mode`. What the rotary embedding computes from the config is real, and stays in f32."""
+    if reason := why_unsuited(config, attention):
+        raise BadInput(f"model.layers.*.self_attn: {reason}")
     kernel = implementation(attention)
     try:
         with mode:
-            model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=kernel)
+            model: nn.Module = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=kernel, experts_implementation=experts.IMPLEMENTATION
+            )
     except ValueError as problem:
         raise BadInput(f"transformers cannot build this {config.model_type} with {attention}: {problem}") from None
     for name, module in list(model.named_modules()):
-        if module._non_persistent_buffers_set:
+        if hasattr(module, "scalar_embed_scale"):
+            module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=dtype)
+        elif module._non_persistent_buffers_set:
             _rebuild(model, name, type(module), config)
     return model.eval()
 

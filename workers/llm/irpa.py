@@ -8,6 +8,7 @@ A file appears under its name when it is complete.
 import os
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -21,14 +22,27 @@ _DATA, _ALIGNMENT = 2, 64
 _PAGE = 4096
 
 
+@dataclass(frozen=True)
+class View:
+    """A part of another entry, under a name of its own."""
+
+    entry: str
+    offset_bytes: int
+    size_bytes: int
+
+
 class ArchiveWriter:
     """An archive whose entries' sizes are known from the start and whose bytes come in any order."""
 
-    def __init__(self, path: Path, sizes: Mapping[str, int]) -> None:
+    def __init__(self, path: Path, sizes: Mapping[str, int], views: Mapping[str, View] | None = None) -> None:
         self.path = path
         self._partial = path.with_name(f"{path.name}.partial")
+        self._offsets, self._length = _place(sizes)
         self._sizes = dict(sizes)
-        self._offsets, self._length = _place(self._sizes)
+        for name, view in (views or {}).items():
+            assert view.offset_bytes + view.size_bytes <= self._sizes[view.entry], name
+            self._offsets[name] = self._offsets[view.entry] + view.offset_bytes
+            self._sizes[name] = view.size_bytes
         self._file: IO[bytes]
 
     def __enter__(self) -> "ArchiveWriter":
@@ -44,7 +58,7 @@ class ArchiveWriter:
         return self
 
     def write(self, name: str, offset: int, data: bytes | memoryview) -> None:
-        """Put `data` into the entry `name`, `offset` bytes from its start."""
+        """Put `data` into the entry or view `name`, `offset` bytes from its start."""
         assert offset >= 0 and offset + len(data) <= self._sizes[name], name
         with naming(self.path):
             self._file.seek(self._base + self._offsets[name] + offset)

@@ -8,6 +8,8 @@ hour to compile. Public torch functions would also get an asynchronous calling c
 from iree.compiler import ir
 from iree.compiler.passmanager import PassManager
 
+from workers.llm.int4_kernel import define_kernels
+
 #: what iree-compile's torch input pipeline runs, up to the conversion of the functions' signatures (3.13)
 _FUNCTION_PASSES = (
     "torch-iree-bitcast-tensor",
@@ -37,3 +39,4 @@ def lower(module: ir.Module) -> None:
     """Lower every function of `module` in place."""
     with module.context:
         PassManager.parse(_PIPELINE).run(module.operation)
+        define_kernels(module)

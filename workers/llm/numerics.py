@@ -15,6 +15,7 @@ from workers.llm.invoke import add_program_arguments
 from workers.llm.model_source import Model, load_model
 from workers.llm.program import BadInput, add_model_arguments, parse_overrides, run
 from workers.llm.session import Session, read_program
+from workers.llm.shark_session import SharkSession
 
 REPORT = Path("outputs/numerics.json")
 
@@ -28,7 +29,8 @@ def main() -> None:
     check_vocabulary(model, program)
     # The reference is gone before the program's parameters are loaded: memory holds one model at a time.
     expected = expect(model, program, args)
-    write(measure(Session(args.program, args.module, args.device), expected, args), REPORT)
+    kind = SharkSession if program.get("exporter") == "sharktank" else Session
+    write(measure(kind(args.program, args.module, args.device), expected, args), REPORT)
 
 
 def _arguments() -> argparse.Namespace:

@@ -5,7 +5,6 @@ op `haloctl::piece`, which names the module to call, and remembers how it was ca
 later, alone, as a function of its inputs, weights and cache.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +12,25 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from workers.llm.experts import is_experts, shares
 from workers.llm.kv_cache import SlotCache
-from workers.llm.sharding import Join
+from workers.llm.local_modules import is_attention, localize
+from workers.llm.packing import LAYER
+from workers.llm.sharding import Join, Sharding
 
 PIECE_OP = "torch.haloctl.piece"  #: what the importer makes of it: `torch.operator "torch.haloctl.piece"`
+SUM_OP = "torch.haloctl.sum_over_ranks"  #: within a block: what all ranks have of a tensor, added up
 
 _library = torch.library.Library("haloctl", "DEF")  # type: ignore[no-untyped-call]
 _library.define(  # type: ignore[no-untyped-call]
     "piece(Tensor[] inputs, str name, int[] shape, ScalarType dtype) -> Tensor"
 )
+_library.define("sum_over_ranks(Tensor part) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+@torch.library.register_fake("haloctl::sum_over_ranks", lib=_library)  # type: ignore[untyped-decorator]
+def _fake_sum(part: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(part)
 
 
 @torch.library.register_fake("haloctl::piece", lib=_library)  # type: ignore[untyped-decorator]
@@ -79,10 +88,12 @@ class Stub(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Emit the op; shaped like what the original returns."""
+        if is_experts(self.original):
+            args = shares(self.original, *args)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         base = args[0] if args else kwargs["hidden_states"]
-        output = Meta((*base.shape[:2], self.width), self.dtype)
+        output = Meta((*(base.shape[:-1] if base.is_floating_point() else base.shape), self.width), self.dtype)
         marked = tuple(TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         self.call = Call(tuple(map(Meta.of, tensors)), marked, spec, output)
         result = torch.ops.haloctl.piece(tensors, self.name, output.shape, self.dtype)
@@ -94,11 +105,6 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     dtype = model.dtype
     assert isinstance(dtype, torch.dtype)
     return dtype
-
-
-def is_attention(module: nn.Module) -> bool:
-    """Whether a module reads and writes the cache, and returns its weights beside its output."""
-    return hasattr(module, "num_key_value_groups")
 
 
 def kind_of(module: nn.Module) -> tuple[Any, ...]:
@@ -117,25 +123,18 @@ def _scalars(module: nn.Module) -> tuple[Any, ...]:
     return tuple(sorted((key, repr(value)) for key, value in plain.items() if key != "layer_idx"))
 
 
-def cut(model: nn.Module, blocks: Mapping[str, Join], tp: int) -> dict[str, Stub]:
-    """Put stubs in the place of `blocks` and of the layers around them; returns them by the modules' full names."""
+def cut(model: nn.Module, sharding: Sharding) -> dict[str, Stub]:
+    """Put stubs in the place of blocks and of the layers around them; returns them by the modules' full names."""
     config: Any = model.config
     dtype = dtype_of(model)
     stubs = {}
-    for name, join in blocks.items():
-        _localize_heads(model.get_submodule(name), config, tp)
+    for name, join in sharding.blocks.items():
+        localize(model, name, sharding)
         width = config.vocab_size if join is Join.CONCAT else config.hidden_size
         stubs[name] = _replace(model, name, width, dtype, join)
-    for name in dict.fromkeys(name.rpartition(".")[0] for name in blocks if ".layers." in name):
+    for name in dict.fromkeys(found["layer"] for block in sharding.blocks if (found := LAYER.match(block))):
         stubs[name] = _replace(model, name, config.hidden_size, dtype, None)
     return stubs
-
-
-def _localize_heads(block: nn.Module, config: Any, tp: int) -> None:
-    """Query heads per key/value head change on a rank when key/value heads are repeated."""
-    if is_attention(block):
-        local_kv_heads = max(config.num_key_value_heads // tp, 1)
-        block.num_key_value_groups = config.num_attention_heads // tp // local_kv_heads
 
 
 def _replace(model: nn.Module, name: str, width: int, dtype: torch.dtype, join: Join | None) -> Stub:

@@ -35,6 +35,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--override", nargs="*", action="extend", default=[], metavar="KEY=VALUE")
 
 
+def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a program that times whole generations is told: one workload, how often, and where to report."""
+    parser.add_argument("--batch", type=positive, required=True)
+    parser.add_argument("--prompt-tokens", type=positive, required=True)
+    parser.add_argument("--new-tokens", type=positive, required=True, help="of each row, the first one included")
+    parser.add_argument("--repetitions", type=positive, required=True, help="warm-up included")
+    parser.add_argument("--report", type=Path, required=True)
+
+
 def positive(text: str) -> int:
     """A whole number from 1, of a command line."""
     if not text.isdecimal() or int(text) < 1:

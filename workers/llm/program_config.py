@@ -1,15 +1,16 @@
 """The config.json beside a program: all that another program needs to load and to call it."""
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import torch
 
 from workers.llm.assembly import PARAMETER_SCOPE
 from workers.llm.entry_points import EntryPoint
+from workers.llm.kv_cache import CacheLayout
 from workers.llm.model_source import Model
 from workers.llm.parameters import file_name
+from workers.llm.quantized_layout import QuantizedLayout, quantization_config
+from workers.llm.quantized_model import Wanted
 
 FORMAT = 1
 _PACKAGES = ("torch", "transformers", "iree-base-compiler", "iree-turbine")
@@ -17,15 +18,19 @@ _PACKAGES = ("torch", "transformers", "iree-base-compiler", "iree-turbine")
 
 def program_config(
     model: Model,
-    precision: str,
-    dtype: torch.dtype,
+    wanted: Wanted,
+    quantized: QuantizedLayout | None,
     attention: str,
     tp: int,
-    cache_length: int,
+    layout: CacheLayout,
     entries: Sequence[EntryPoint],
+    block_tables: Mapping[int, str],
 ) -> dict[str, Any]:
-    """Shapes, types, buckets, entry points, order of arguments and devices of a program."""
-    name = str(dtype).removeprefix("torch.")
+    """Shapes, types, buckets, entry points, order of arguments and devices of a program.
+
+    `block_tables` are files, by batch size, with a block table to begin with; empty where the cache is not paged.
+    """
+    name = str(wanted.dtype).removeprefix("torch.")
     vocab_size = model.config.vocab_size
     return {
         "format": FORMAT,
@@ -36,27 +41,34 @@ def program_config(
             "overrides": model.overrides,
             "config": model.config.to_dict(),
         },
-        "precision": precision,
+        "precision": wanted.precision,
+        **({"fp8": wanted.fp8, "quantization_config": quantization_config(quantized)} if quantized else {}),
         "dtype": name,
         "attention": attention,
         "tp": tp,
         "devices": tp,
         "batch_sizes": sorted({entry.batch for entry in entries}),
         "prompt_tokens": sorted({entry.tokens for entry in entries if entry.kind == "prefill"}),
-        "cache_length": cache_length,
+        "cache_length": layout.length,
+        **({"block_tokens": layout.block_tokens} if layout.block_tokens else {}),
         "vocab_size": vocab_size,
         "parameter_scope": PARAMETER_SCOPE,
         "parameter_files": [file_name(rank) for rank in range(tp)] if model.has_weights else [],
-        "entry_points": [_describe(entry, vocab_size, name) for entry in entries],
+        "entry_points": [_describe(entry, vocab_size, name, layout, block_tables) for entry in entries],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }
 
 
-def _describe(entry: EntryPoint, vocab_size: int, dtype: str) -> dict[str, Any]:
-    arguments = [
-        {"name": "tokens", "shape": [entry.batch, entry.tokens], "dtype": "int64", "device": 0},
-        {"name": entry.second_argument, "shape": [entry.batch], "dtype": "int64", "device": 0},
+def _describe(
+    entry: EntryPoint, vocab_size: int, dtype: str, layout: CacheLayout, block_tables: Mapping[int, str]
+) -> dict[str, Any]:
+    arguments: list[dict[str, Any]] = [
+        {"name": argument, "shape": list(shape), "dtype": "int64", "device": 0}
+        for argument, shape in entry.arguments(layout).items()
     ]
+    if block_tables:
+        blocks = max(block_tables) * layout.blocks
+        arguments[-1] |= {"file": block_tables[entry.batch], "block_tokens": layout.block_tokens, "pool_blocks": blocks}
     results = [{"name": "logits", "shape": [entry.batch, 1, vocab_size], "dtype": dtype}]
     tokens = {"prompt_tokens": entry.tokens} if entry.kind == "prefill" else {}
     return {

@@ -22,6 +22,7 @@ from multiprocessing.context import ForkProcess
 from typing import NoReturn
 
 from workers.llm.attention import KERNELS
+from workers.llm.compiled import MODES
 from workers.llm.hollow import DTYPES
 from workers.llm.interfaces import interface_towards
 from workers.llm.program import EXIT_FAILED, EXIT_PEERS_LOST, BadInput, Failed, add_model_arguments, positive
@@ -29,6 +30,7 @@ from workers.llm.rank_process import BACKENDS, Rank, Work, host_main, rank_main,
 from workers.llm.rendezvous import COLLECTIVE_TIMEOUT, Rendezvous, Why
 
 LOOPBACK = "127.0.0.1"
+FLASH = "flash_attention_2"  #: transformers' name of it
 SETTLE_TIMEOUT = timedelta(seconds=10)  #: for the store, and for other nodes to read there why it all ended
 
 
@@ -57,7 +59,9 @@ def add_rank_arguments(parser: ArgumentParser) -> None:
     """The arguments of every program that runs ranks: the model, its split and its workloads."""
     add_model_arguments(parser)
     parser.add_argument("--precision", choices=DTYPES, required=True)
-    parser.add_argument("--attention", choices=KERNELS, default=KERNELS[0])
+    parser.add_argument("--attention", choices=(*KERNELS, FLASH), default=KERNELS[0])
+    parser.add_argument("--compile", choices=MODES, help="torch.compile's mode; without it nothing is compiled")
+    parser.add_argument("--inductor", nargs="*", action="extend", default=[], metavar="KEY=VALUE")
     parser.add_argument("--tp", type=positive, required=True, help="ranks, of all nodes together")
     parser.add_argument("--device", choices=BACKENDS, default="cpu", help="torch's name for the kind of device")
     parser.add_argument("--batch", type=positive, nargs="+", default=[1])

@@ -6,13 +6,17 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
+from workers.llm.dequantized import load_dequantized
 from workers.llm.distances import losses
 from workers.llm.model_source import Model
 from workers.llm.program import BadInput
+from workers.llm.quantized_layout import read_layout
 
 
 def load_reference(model: Model) -> "Reference":
     """Read the model's own weights, as float32. Raises BadInput when they are unreadable or not all there."""
+    if model.folder and read_layout(model.config.to_dict(), model.folder):
+        return Reference(load_dequantized(model))
     return Reference(load_weights(model, dtype=torch.float32, attn_implementation="eager"))
 
 

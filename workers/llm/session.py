@@ -55,26 +55,41 @@ class Session:
         modules = [self._hal(), *self._parameters(program.parent), self._module]
         self._context = iree.runtime.VmContext(instance=self._instance, modules=modules)
         self._functions: dict[str, Any] = {}
+        self._arguments = {entry["name"]: entry["arguments"] for entry in self.program["entry_points"]}
+        self._folder = program.parent
+        self._tables: dict[str, Any] = {}
 
-    def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Logits, float32 [B, 1, V], after the last of each row's `lengths` [B] tokens [B, T]; T is a bucket."""
         batch, prompt_tokens = tokens.shape
-        return self.call(entry_point(self.program, "prefill", batch, prompt_tokens), tokens, lengths)
+        return self.call(entry_point(self.program, "prefill", batch, prompt_tokens), tokens, lengths, *table)
 
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Logits, float32 [B, 1, V], after one more token [B, 1] at `positions` [B], which count from 0."""
-        return self.call(entry_point(self.program, "decode", tokens.shape[0]), tokens, positions)
+        return self.call(entry_point(self.program, "decode", tokens.shape[0]), tokens, positions, *table)
 
     def call(self, name: str, *arguments: torch.Tensor) -> torch.Tensor:
-        """The result of an entry point, as float32 whatever the program's precision."""
+        """The result of an entry point, as float32 whatever the program's precision.
+
+        Where the cache is paged, a call without a block table gets the one that export wrote for its batch size.
+        """
         if name not in self._functions:
             function = self._module.lookup_function(name)
             if function is None:
                 raise BadInput(f"the module has no function {name}: it was not compiled from this program's export")
             self._functions[name] = iree.runtime.FunctionInvoker(self._context, self._devices[0], function)
         inputs = [iree.runtime.asdevicearray(self._devices[0], a.contiguous().numpy()) for a in arguments]
+        if len(inputs) < len(self._arguments[name]):
+            inputs.append(self._block_table(self._arguments[name][-1]))
         result = self._functions[name](*inputs).to_host()
         return torch.from_numpy(result.astype(np.float32))  # a copy; torch does not know numpy's bfloat16
+
+    def _block_table(self, argument: dict[str, Any]) -> Any:
+        """Read once, and kept on the device."""
+        name = argument["file"]
+        if name not in self._tables:
+            self._tables[name] = iree.runtime.asdevicearray(self._devices[0], _read_table(self._folder / name))
+        return self._tables[name]
 
     def _hal(self) -> Any:
         first, *others = self._devices
@@ -88,6 +103,13 @@ class Session:
             _load(index, folder / name)
         provider = index.create_provider(scope=self.program["parameter_scope"])
         return [iree.runtime.create_io_parameters_module(self._instance, provider)]
+
+
+def _read_table(path: Path) -> Any:
+    try:
+        return np.load(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the block table {path} cannot be read, export the model again: {error}") from None
 
 
 def _load(index: Any, path: Path) -> None:

@@ -1,12 +1,12 @@
-r"""Time a model on several ranks: prefill, and decode with a static KV cache, in torch eager.
+r"""Time a model on several ranks: whole generations with a static KV cache, in torch, eager or compiled.
 
     python -m workers.llm.torch_benchmark --model tiny-llama --precision f16 --tp 8 --new-tokens 32 --repetitions 6
 
-Each repetition is a prefill and `new_tokens` decode steps, which all ranks begin together. What a rank measures is the
-time until the logits are there, on its device; a decode sample is the mean of a repetition's steps. Writes
-outputs/benchmark.json, on the first node: {"backend", "threads_per_rank", "workloads": [{"batch", "prompt_tokens",
-"new_tokens"}], "ranks": [{"rank", "host", "device", "load_s", "host_memory_bytes", "device_memory_bytes", "times":
-[{"ttft_ms", "itl_ms"}, one for each workload]}]}. Warm-up repetitions are in it like all others.
+Each repetition is a prefill and a decode step for each further token, chosen greedily, which all ranks begin together.
+What a rank measures is the time until the next tokens are known on the host. Writes the report, on the first node:
+{"backend", "threads_per_rank", "workloads": [{"batch", "prompt_tokens", "new_tokens"}], "ranks": [{"rank", "host",
+"device", "load_s", "host_memory_bytes", "device_memory_bytes", "times": [{"ttft_ms": [...], "steps_ms": [[...], ...]},
+one for each workload]}]}. Warm-up repetitions are in it like all others.
 """
 
 import argparse
@@ -15,8 +15,9 @@ import resource
 import socket
 import time
 from argparse import Namespace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from workers.llm.rank_process import BACKENDS, Rank
 from workers.llm.ranks import add_rank_arguments, run_ranks
 from workers.llm.torch_session import TorchSession
 
-REPORT = Path("outputs/benchmark.json")
 TOKEN = 5  #: every input token: time does not depend on which
 
 
@@ -40,8 +40,9 @@ def parse_arguments() -> Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m workers.llm.torch_benchmark", description=__doc__.split("\n")[0])
     add_rank_arguments(parser)
-    parser.add_argument("--new-tokens", type=positive, default=32, help="decode steps of a repetition")
+    parser.add_argument("--new-tokens", type=positive, default=32, help="of each row, the first one included")
     parser.add_argument("--repetitions", type=positive, default=6, help="warm-up included")
+    parser.add_argument("--report", type=Path, default=Path("outputs/benchmark.json"))
     return parser.parse_args()
 
 
@@ -64,32 +65,32 @@ def measure(rank: Rank, session: TorchSession, args: Namespace) -> None:
     if rank.number == 0:
         report = {"backend": BACKENDS[rank.device], "threads_per_rank": torch.get_num_threads()}
         report |= {"workloads": workloads, "ranks": found}
-        REPORT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        args.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 @torch.inference_mode()
-def timed(rank: Rank, session: TorchSession, workload: dict[str, int], repetitions: int) -> dict[str, list[float]]:
+def timed(rank: Rank, session: TorchSession, workload: dict[str, int], repetitions: int) -> dict[str, list[Any]]:
     """One workload's times on this rank."""
     batch, prompt, new = workload["batch"], workload["prompt_tokens"], workload["new_tokens"]
     tokens = torch.full((batch, prompt), TOKEN, device=rank.torch_device)
     positions = torch.arange(prompt + new, device=rank.torch_device)[None]
-    cache = session.new_cache(prompt + new)
-    ttft_ms, itl_ms = [], []
+    cache = session.new_cache(batch, prompt + new)
+    ttft_ms, steps_ms = [], []
     for _ in range(repetitions):
         cache.reset()
         dist.barrier()
-        started = now_ms(rank)
-        session.step(tokens, positions[:, :prompt], cache)
-        prefilled = now_ms(rank)
-        for position in range(prompt, prompt + new):
-            session.step(tokens[:, :1], positions[:, position, None], cache)
-            ended = now_ms(rank)
-        ttft_ms.append(prefilled - started)
-        itl_ms.append((ended - prefilled) / new)
-    print(
-        f"batch {batch}, {prompt} prompt tokens: prefill {ttft_ms[-1]:.2f} ms, decode {itl_ms[-1]:.2f} ms", flush=True
-    )
-    return {"ttft_ms": ttft_ms, "itl_ms": itl_ms}
+        times = [now_ms(rank)]
+        chosen = session.step(tokens, positions[:, :prompt], cache).argmax(-1)
+        times.append(now_ms(rank))
+        for position in range(prompt, prompt + new - 1):
+            chosen = session.step(chosen, positions[:, position, None], cache).argmax(-1)
+            times.append(now_ms(rank))
+        ttft, *steps = (after - before for before, after in pairwise(times))
+        ttft_ms.append(ttft)
+        steps_ms.append(steps)
+    said = f"prefill {ttft_ms[-1]:.2f} ms" + (f", decode {fmean(steps_ms[-1]):.2f} ms" if new > 1 else "")
+    print(f"batch {batch}, {prompt} prompt tokens: {said}", flush=True)
+    return {"ttft_ms": ttft_ms, "steps_ms": steps_ms}
 
 
 def now_ms(rank: Rank) -> float:

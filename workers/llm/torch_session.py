@@ -18,6 +18,7 @@ from transformers import StaticCache
 from transformers.distributed import DistributedConfig
 from transformers.utils.logging import disable_progress_bar
 
+from workers.llm.compiled import compiled
 from workers.llm.hollow import DTYPES
 from workers.llm.model_source import load_model
 from workers.llm.program import BadInput, parse_overrides
@@ -70,29 +71,45 @@ class TorchSession:
         self.load_s = load_s
         self.program = entry_points(args)
         self._model, self._device = model.eval(), device
+        self._is_compiled = args.compile is not None
+        self._call = compiled(self._model, args.compile, args.inductor) if self._is_compiled else self._model
         self._cache_tokens = max(args.prompt_tokens) + args.new_tokens
+        self._ranks = args.tp
         self._cache: Any = None
         self._visible = torch.zeros(0)
+        self._filled = 0  #: slots of the cache
 
     def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Logits, float32 [B, 1, V], after the last of each row's `lengths` [B] tokens [B, T]."""
-        tokens, self._visible, positions = pad_left(tokens, lengths)
-        self._cache = self.new_cache(self._cache_tokens)
+        batch, prompt = tokens.shape
+        tokens, visible, positions = pad_left(tokens, lengths)
+        # as long as the cache: a mask that grew would be another shape to compile for in each step
+        self._visible = torch.zeros(batch, self._cache_tokens, dtype=visible.dtype)
+        self._visible[:, :prompt] = visible
+        self._filled = prompt
+        self._cache = self.new_cache(batch, self._cache_tokens)
         return self._logits(tokens, positions)
 
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits, float32 [B, 1, V], after one more token [B, 1] at `positions` [B], which count from 0."""
-        self._visible = torch.cat([self._visible, torch.ones_like(tokens)], dim=1)
+        self._visible[:, self._filled] = 1
+        self._filled += 1
         return self._logits(tokens, positions[:, None])
 
-    def new_cache(self, tokens: int) -> Any:
-        """An empty cache; its tensors are made by the first prefill."""
-        return StaticCache(config=self._model.config, max_cache_len=tokens)
+    @torch.inference_mode()
+    def new_cache(self, batch: int, tokens: int) -> Any:
+        """An empty cache; its tensors are made by the first prefill, but before it where that is compiled."""
+        config = self._model.config.get_text_config()
+        cache = StaticCache(config=self._model.config, max_cache_len=tokens)
+        if self._is_compiled:
+            heads = config.num_key_value_heads // self._ranks
+            cache.early_initialization(batch, heads, config.head_dim, self._model.dtype, self._device)
+        return cache
 
     @torch.inference_mode()
     def step(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Any, visible: Any = None) -> torch.Tensor:
         """Logits [B, 1, V] after more tokens [B, T] at positions [B, T], as they are and where they are."""
-        logits: torch.Tensor = self._model(
+        logits: torch.Tensor = self._call(
             input_ids=tokens,
             attention_mask=visible,
             position_ids=positions,

@@ -13,16 +13,21 @@ from typing import Any
 import torch
 from iree.compiler import ir
 from iree.compiler.extras.fx_importer import FxImporter
-from iree.turbine.dynamo.decompositions import DEFAULT_DECOMPOSITION_TABLE
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from workers.llm.entry_points import EntryPoint, Root
-from workers.llm.mlir import emit
-from workers.llm.pieces import PIECE_OP, Call, Meta, Stub, dtype_of, find_cache, is_attention
-from workers.llm.sharding import Join, Sharding, region_of
+from workers.llm.graphs import graph_of
+from workers.llm.int4_kernel import OP as INT4_OP
+from workers.llm.int4_kernel import stand_in
+from workers.llm.kv_cache import CacheLayout
+from workers.llm.local_modules import is_attention
+from workers.llm.mlir import declare, emit
+from workers.llm.packing import LAYER
+from workers.llm.pieces import PIECE_OP, SUM_OP, Call, Meta, Stub, find_cache
+from workers.llm.regions import region_of
+from workers.llm.sharding import Join, Sharding
 
 SITE = "site:"  #: begins the symbols that stand for a stub until the program is put together
 
@@ -40,6 +45,7 @@ class Block:
     part_output: Meta
     rows: int = 0  #: of an embedding's part; its offset is rank * rows
     used_inputs: tuple[int, ...] = ()  #: known once the piece is lowered
+    spread: ir.Operation | None = None  #: then too: the function, where ranks add up something within it
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,23 @@ class Program:
         return [*(block for layer in self.layers.values() for block in layer.blocks.values()), *self.blocks.values()]
 
 
+def slot_shape(config: Any, sharding: Sharding) -> tuple[int, int]:
+    """Heads of a rank's keys or values, and elements of each."""
+    dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return max(sharding.kv_heads // sharding.tp, 1), dim
+
+
 class Tracer:
     """Traces pieces into `module`; the model's parameters are fake tensors of `mode`."""
 
     def __init__(
-        self, model: nn.Module, stubs: dict[str, Stub], sharding: Sharding, slots: int, mode: FakeTensorMode
+        self,
+        model: nn.Module,
+        stubs: dict[str, Stub],
+        sharding: Sharding,
+        slots: int,
+        mode: FakeTensorMode,
+        cache_dtype: torch.dtype,
     ) -> None:
         self.model = model
         self.config: Any = model.config
@@ -82,21 +100,21 @@ class Tracer:
         self.sharding = sharding
         self.slots = slots  #: rows of a cache tensor
         self.mode = mode
+        self.cache_dtype = cache_dtype
         self.context = ir.Context()
         self.module = ir.Module.create(ir.Location.unknown(self.context))
         self._importer = FxImporter(module=self.module)
         self._known: dict[tuple[Any, ...], Any] = {}
 
-    def trace(self, entry: EntryPoint, capacity: int) -> Program:
+    def trace(self, entry: EntryPoint, layout: CacheLayout) -> Program:
         """Trace all pieces of `entry`, each distinct one once."""
         self._known = {}
-        inputs = (Meta((entry.batch, entry.tokens), torch.int64), Meta((entry.batch,), torch.int64))
-        program = Program(entry, inputs)
-        self._trace_root(program, capacity)
+        program = Program(entry, tuple(Meta(shape, torch.int64) for shape in entry.arguments(layout).values()))
+        self._trace_root(program, layout)
         for name, stub in self.stubs.items():
             if stub.join is None:
                 program.layers[name] = self._once(entry, stub, self._trace_layer)
-            elif ".layers." not in name:
+            elif not LAYER.match(name):
                 program.blocks[name] = self._once(entry, stub, self._trace_block)
         return program
 
@@ -110,8 +128,8 @@ class Tracer:
             return f"layer{sum(isinstance(piece, Layer) for piece in self._known.values())}"
         return stub.name.rpartition(".")[2]
 
-    def _trace_root(self, program: Program, capacity: int) -> None:
-        root = Root(self.model, program.entry, capacity)
+    def _trace_root(self, program: Program, layout: CacheLayout) -> None:
+        root, count = Root(self.model, program.entry, layout), len(program.inputs)
         parameters = {name: Meta.of(p) for name, p in self.model.named_parameters()}
         program.weights, program.metas = tuple(parameters), tuple(parameters.values())
         program.constants = dict(self.model.named_buffers())
@@ -119,7 +137,7 @@ class Tracer:
         metas = [*program.metas, *map(Meta.of, program.constants.values())]
 
         def function(tensors: list[torch.Tensor]) -> Any:
-            return (functional_call(root, dict(zip(names, tensors[2:], strict=True)), tuple(tensors[:2])),)
+            return (functional_call(root, dict(zip(names, tensors[count:], strict=True)), tuple(tensors[:count])),)
 
         self._import(program.entry.name, function, [*program.inputs, *metas], program.entry)
 
@@ -146,7 +164,10 @@ class Tracer:
         metas = self._local_metas(stub)
         cache = self._cache_metas() if is_attention(stub.original) else ()
         rows = metas[0].shape[0] if isinstance(stub.original, nn.Embedding) else 0
-        function = _vocabulary_part if rows else _block_function(stub.original, call, names, bool(cache))
+        if isinstance(stub.original, nn.Embedding):
+            function = _vocabulary_part(stub.original)
+        else:
+            function = _block_function(stub.original, call, names, bool(cache))
         offset = [Meta((), torch.int64)] if rows else []
         self._import(symbol, function, [*call.inputs, *offset, *metas, *cache], symbol.partition(".")[0])
         width = call.output.shape[-1] // (self.sharding.tp if stub.join is Join.CONCAT else 1)
@@ -154,50 +175,25 @@ class Tracer:
         return Block(symbol, call, tuple(names), metas, cache, stub.join, part, rows)
 
     def _local_metas(self, stub: Stub) -> tuple[Meta, ...]:
-        kv_heads = self.config.num_key_value_heads
         metas = []
         for name, parameter in stub.original.named_parameters():
-            region = region_of(self.sharding, f"{stub.name}.{name}", tuple(parameter.shape), 0, kv_heads)
+            region = region_of(self.sharding, f"{stub.name}.{name}", tuple(parameter.shape), 0)
             assert region is not None
             metas.append(Meta(region.shape, parameter.dtype))
         return tuple(metas)
 
     def _cache_metas(self) -> tuple[Meta, Meta]:
-        config = self.config
-        heads = max(config.num_key_value_heads // self.sharding.tp, 1)
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        meta = Meta((self.slots, heads, dim), dtype_of(self.model))
+        meta = Meta((self.slots, *slot_shape(self.config, self.sharding)), self.cache_dtype)
         return meta, meta
 
     def _import(
         self, symbol: str, function: Callable[[list[torch.Tensor]], Any], metas: Sequence[Meta], entry: Any
     ) -> None:
         with self.mode:
-            graph = _trace(function, [torch.empty(meta.shape, dtype=meta.dtype) for meta in metas])
+            graph = graph_of(function, [torch.empty(meta.shape, dtype=meta.dtype) for meta in metas])
         with self.context, ir.Location.unknown():
             operation = self._importer.import_stateless_graph(graph, func_name=symbol, func_visibility="private")
             _make_calls(self.module, operation, getattr(entry, "name", entry))
-
-
-def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """One matmul over all tokens. As aten.linear it becomes a batched one that copies the weight, transposed."""
-    product = torch.mm(x.reshape(-1, x.shape[-1]), weight.t()).reshape(*x.shape[:-1], weight.shape[0])
-    return product if bias is None else product + bias
-
-
-DECOMPOSITIONS = {**DEFAULT_DECOMPOSITION_TABLE, torch.ops.aten.linear.default: _linear}
-
-
-def _trace(function: Callable[[list[torch.Tensor]], Any], tensors: list[torch.Tensor]) -> torch.fx.Graph:
-    """The graph of a function without side effects, as `torch.export` would have it, in a fifth of the time."""
-    trace = make_fx(lambda *flat: function(list(flat)), DECOMPOSITIONS, pre_dispatch=True)
-    with torch.no_grad():
-        graph = trace(*tensors).graph
-    for node in list(graph.nodes):
-        if node.target is torch._C._set_grad_enabled:
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-    return graph
 
 
 def _block_function(
@@ -212,6 +208,7 @@ def _block_function(
         if has_cache:
             assert cache is not None
             cache.key, cache.value = tensors[-2:]
+            cache.scales = (weights["k_scale"], weights["v_scale"]) if "k_scale" in weights else None
         output = functional_call(original, weights, args, kwargs)
         output = output[0] if isinstance(output, tuple) else output
         return (output, cache.key, cache.value) if has_cache and cache is not None else (output,)
@@ -219,39 +216,42 @@ def _block_function(
     return function
 
 
-def _vocabulary_part(tensors: list[torch.Tensor]) -> Any:
+def _vocabulary_part(original: nn.Embedding) -> Callable[[list[torch.Tensor]], Any]:
     """A rank's part of an embedding: rows of the tokens that are its own, zeros for the others."""
-    tokens, offset, weight = tensors
-    local = tokens - offset
-    is_mine = torch.logical_and(local >= 0, local < weight.shape[0])
-    rows = nn.functional.embedding(torch.where(is_mine, local, 0), weight)
-    return (rows * is_mine[..., None].to(weight.dtype),)
+    scale = float(torch.tensor(getattr(original, "scalar_embed_scale", 1.0), dtype=original.weight.dtype))
+
+    def function(tensors: list[torch.Tensor]) -> Any:
+        tokens, offset, weight = tensors
+        local = tokens - offset
+        is_mine = torch.logical_and(local >= 0, local < weight.shape[0])
+        rows = nn.functional.embedding(torch.where(is_mine, local, 0), weight)
+        rows = rows if scale == 1.0 else rows * scale
+        return (rows * is_mine[..., None].to(weight.dtype),)
+
+    return function
 
 
 def _make_calls(module: ir.Module, function: ir.Operation, entry: str) -> None:
-    """Turn each `haloctl::piece` into a call of a declared function, which every later pass understands."""
-    for view in list(function.regions[0].blocks[0].operations):
+    """Turn each op of haloctl into a call of a declared function, which every later pass understands."""
+    for number, view in enumerate(list(function.regions[0].blocks[0].operations)):
         op = view.operation
-        if op.name != "torch.operator" or ir.StringAttr(op.attributes["name"]).value != PIECE_OP:
-            continue
-        inputs, name, result = op.operands[0].owner, op.operands[1].owner, op.results[0]
-        operands = list(inputs.operands)
-        symbol = f"{SITE}{entry}:{ir.StringAttr(name.attributes['value']).value}"
-        signature = ir.FunctionType.get([value.type for value in operands], [result.type])
-        _declare(module, symbol, signature)
-        callee = ir.FlatSymbolRefAttr.get(symbol)
-        call = emit("func.call", ir.InsertionPoint(op), operands, [result.type], callee=callee)
-        result.replace_all_uses_with(call.results[0])
-        op.erase()
-        inputs.erase()
+        kind = ir.StringAttr(op.attributes["name"]).value if op.name == "torch.operator" else None
+        if kind == INT4_OP:
+            stand_in(module, op)
+        elif kind == PIECE_OP:
+            inputs, name = op.operands[0].owner, op.operands[1].owner
+            site = f"{SITE}{entry}:{ir.StringAttr(name.attributes['value']).value}"
+            _call(module, op, site, list(inputs.operands))
+            inputs.erase()
+        elif kind == SUM_OP:
+            symbol = ir.StringAttr(function.attributes["sym_name"]).value
+            _call(module, op, f"{SITE}{symbol}:{SUM_OP}{number}", list(op.operands))
 
 
-def _declare(module: ir.Module, symbol: str, signature: ir.FunctionType) -> None:
-    emit(
-        "func.func",
-        ir.InsertionPoint.at_block_begin(module.body),
-        regions=1,
-        sym_name=ir.StringAttr.get(symbol),
-        function_type=ir.TypeAttr.get(signature),
-        sym_visibility=ir.StringAttr.get("private"),
-    )
+def _call(module: ir.Module, op: ir.Operation, symbol: str, operands: list[ir.Value]) -> None:
+    result = op.results[0]
+    declare(module, symbol, ir.FunctionType.get([value.type for value in operands], [result.type]))
+    callee = ir.FlatSymbolRefAttr.get(symbol)
+    call = emit("func.call", ir.InsertionPoint(op), operands, [result.type], callee=callee)
+    result.replace_all_uses_with(call.results[0])
+    op.erase()

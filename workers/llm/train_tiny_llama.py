@@ -33,6 +33,7 @@ SPECIAL_TOKENS = ["<pad>", "<s>", "</s>"]  # their place in the list is their id
 PAD, BOS, EOS = range(3)
 WINDOW = 256  #: tokens a training sequence has, <s> included: more than any shipped recipe's prompt and new tokens
 BLOCK_LINES = 64
+CALIBRATION_LINES = 12  #: of a block
 HELD_OUT_EVERY = 48  #: one block of lines in so many is held out, so that the held-out text comes from all books
 
 SHAPE = {
@@ -72,7 +73,8 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(args.seed)
     settings = Settings(args.steps, args.batch, args.learning_rate, args.steps // 20 + 1, 0.1, args.seed)
-    text, held_out = split(args.text.read_text(encoding="utf-8"))
+    whole = args.text.read_text(encoding="utf-8")
+    text, held_out = split(whole)
     tokenizer = train_tokenizer(text)
     tokens, held_out_tokens = encode(tokenizer, text), encode(tokenizer, held_out)
     print(f"{len(tokens)} tokens to train on, {len(held_out_tokens)} held out", flush=True)
@@ -93,6 +95,7 @@ def main() -> None:
         "versions": {m.__name__: m.__version__ for m in (torch, transformers, tokenizers)},
     }
     write(args.output, model, tokenizer, held_out, report)
+    (args.output / "calibration.txt").write_text(calibration(whole), encoding="utf-8")
     print(json.dumps(report, indent=2))
 
 
@@ -120,6 +123,15 @@ def split(text: str) -> tuple[str, str]:
     if len(held_out) < 10 * WINDOW:
         sys.exit(f"error: the text has only {len(lines)} lines: {BLOCK_LINES * HELD_OUT_EVERY} or more are needed")
     return train_text, held_out
+
+
+def calibration(text: str) -> str:
+    """What quantizers run through a model: the first lines of some blocks, none of them held out."""
+    lines = text.splitlines(keepends=True)
+    chosen = (
+        i for i in range(len(lines) // BLOCK_LINES + 1) if i % 16 == 8 and i % HELD_OUT_EVERY != HELD_OUT_EVERY // 2
+    )
+    return "".join("".join(lines[i * BLOCK_LINES : i * BLOCK_LINES + CALIBRATION_LINES]) for i in chosen)
 
 
 def train_tokenizer(text: str) -> PreTrainedTokenizerFast:

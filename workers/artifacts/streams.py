@@ -1,0 +1,56 @@
+"""Files read, hashed and written block by block, whatever their size."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+BLOCK_BYTES = 8 << 20
+
+
+def sha256_of(file: Path) -> str:
+    """Of all that is in it."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def linked(file: Path, destination: Path) -> bool:
+    """Whether a hard link could be made; raises FileExistsError.
+
+    It can't to another file system, to one without hard links, or for a file of another user.
+    """
+    try:
+        destination.hardlink_to(file)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def blocks_of(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """What lies between two offsets."""
+    with file.open("rb") as content:
+        content.seek(start)
+        left = file.stat().st_size - start if end is None else end - start
+        while left > 0 and (block := content.read(min(BLOCK_BYTES, left))):
+            left -= len(block)
+            yield block
+
+
+def ahead(pool: ThreadPoolExecutor, calls: Iterator[Callable[[], T]], count: int) -> Iterator[T]:
+    """What calls return, in their order, some of them being made meanwhile; of the first that raises what it raises."""
+    running: deque[Future[T]] = deque(pool.submit(call) for call in islice(calls, count))
+    try:
+        while running:
+            result = running.popleft().result()
+            running.extend(pool.submit(call) for call in islice(calls, 1))
+            yield result
+    finally:
+        for future in running:
+            future.cancel()

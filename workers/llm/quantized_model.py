@@ -1,0 +1,100 @@
+"""What of a model is exported in few bits: as its folder says, or for a shape as haloctl would quantize it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from workers.llm.checkpoint import StoredTensor, match
+from workers.llm.model_source import Model
+from workers.llm.parameters import Rows
+from workers.llm.program import BadInput
+from workers.llm.quantized_layout import BITS, QuantizedLayout, default_layout
+from workers.llm.quantized_modules import FP8, quantize_modules
+from workers.llm.quantized_sources import quantized_sources, read_folder_layout
+from workers.llm.sharding import Shape
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a program is to be in; `folder` holds the quantized model where it is not the model's own."""
+
+    precision: str  #: of linear modules
+    dtype: torch.dtype  #: of everything else
+    kv_is_fp8: bool
+    fp8: str  #: the kind that the target knows: "fn" or "fnuz"
+    folder: Path | None
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """What keys and values are held in."""
+        return FP8[self.fp8] if self.kv_is_fp8 else self.dtype
+
+    @property
+    def scheme_precision(self) -> str | None:
+        """The low precision of linear modules, if it is one."""
+        return self.precision if self.precision in BITS else None
+
+
+def quantize(hollow: nn.Module, model: Model, wanted: Wanted) -> QuantizedLayout | None:
+    """Make `hollow` what `wanted` says; returns the layout, None where nothing is quantized.
+
+    To be called under the FakeTensorMode of the model. Raises BadInput when the folder holds something else.
+    """
+    layout = _layout(hollow, model, wanted)
+    if layout:
+        if layout.scheme:
+            _check_experts(hollow)
+        quantize_modules(hollow, layout, FP8[wanted.fp8], wanted.dtype)
+    return layout
+
+
+def _check_experts(hollow: nn.Module) -> None:
+    stacked = next((name for name, parameter in hollow.named_parameters() if parameter.dim() > 2), None)
+    if stacked:
+        raise BadInput(f"{stacked} is of several experts, whose weights are not quantized: give f16 or bf16")
+
+
+def _layout(hollow: nn.Module, model: Model, wanted: Wanted) -> QuantizedLayout | None:
+    folder = wanted.folder or model.folder
+    is_asked_for = wanted.scheme_precision is not None or wanted.kv_is_fp8
+    if folder is None:
+        if not is_asked_for:
+            return None
+        columns = {part.weight.shape[1] for part in hollow.modules() if isinstance(part, nn.Linear)}
+        return default_layout(wanted.scheme_precision, wanted.kv_is_fp8, sorted(columns))
+    layout = read_folder_layout(folder)
+    if layout is None:
+        if is_asked_for:
+            raise BadInput(
+                f"{folder} is not quantized, which {_asked(wanted)} needs: "
+                "run the stage quantize before export, or give a model that is quantized"
+            )
+        return None
+    precision = layout.scheme.precision if layout.scheme else None
+    if precision != wanted.scheme_precision:
+        raise BadInput(f"{folder} holds {precision or 'unquantized'} weights, but {_asked(wanted)} was asked for")
+    if wanted.kv_is_fp8 and not layout.has_fp8_kv_cache:
+        raise BadInput(f"{folder} has no scales of an fp8 KV cache, which {_asked(wanted)} needs")
+    return QuantizedLayout(layout.scheme, layout.ignored, wanted.kv_is_fp8)
+
+
+def _asked(wanted: Wanted) -> str:
+    return f"precision {wanted.precision}{' with a KV cache in fp8' if wanted.kv_is_fp8 else ''}"
+
+
+def sources(
+    hollow: nn.Module,
+    stored: Mapping[str, StoredTensor],
+    shapes: Mapping[str, Shape],
+    tied: Mapping[str, str],
+    layout: QuantizedLayout | None,
+    fp8: str,
+    folder: Path,
+) -> dict[str, Rows]:
+    """Where each of the parameters `shapes` of `hollow` comes from, in their order."""
+    quantized = quantized_sources(hollow, stored, layout, fp8, folder) if layout else {}
+    rest = match(stored, {name: shape for name, shape in shapes.items() if name not in quantized}, tied, folder)
+    return {name: quantized.get(name) or rest[name] for name in shapes if name not in tied}

@@ -1,0 +1,108 @@
+"""Linear modules in 8 and 4 bits, as a program computes them; they take the place of a hollow model's own.
+
+fp8 and int8 multiply what the matrix units multiply: inputs are rounded to 8 bits too, products are added up in f32 or
+i32, and one factor scales the sum. int4 is of weights alone: the custom op `haloctl::int4_linear` reads them packed and
+multiplies in the type of the inputs.
+"""
+
+import torch
+from torch import nn
+
+from workers.llm.int4_linear import int4_linear
+from workers.llm.quantized_layout import QuantizedLayout, Scheme
+
+#: the kinds of fp8 that matrix units know, by what targets call them
+FP8 = {"fn": torch.float8_e4m3fn, "fnuz": torch.float8_e4m3fnuz}
+#: what is stored as e4m3fn means half as much as e4m3fnuz: its scales are doubled
+FP8_SCALE = {"fn": 1.0, "fnuz": 2.0}
+#: the largest stored value, 448, in each kind; e4m3fnuz has a 240 too, which would be another number than 480
+FP8_LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 224.0}
+SMALLEST_SCALE = 1e-6  #: of a token that is all zeros
+
+
+class QuantizedLinear(nn.Module):
+    """A linear module whose weight and, but for int4, inputs are held in few bits; computes in `dtype` around that."""
+
+    weight: torch.Tensor
+    weight_packed: torch.Tensor
+    weight_scale: torch.Tensor
+    input_scale: torch.Tensor
+    bias: torch.Tensor
+
+    def __init__(self, original: nn.Linear, scheme: Scheme, fp8: torch.dtype, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.precision, self.granularity, self.inputs = scheme.precision, scheme.granularity, scheme.inputs or ""
+        self.rows, self.columns = original.weight.shape
+        rows, columns = self.rows, self.columns
+        groups = columns // scheme.group_size if scheme.group_size else 1
+        if scheme.precision == "int4":
+            self._hold("weight_packed", (rows, columns // 2), torch.uint8)
+            self._hold("weight_scale", (rows, groups), dtype)
+            if not scheme.is_symmetric:
+                self._hold("weight_zero_point", (rows, groups), torch.int8)
+        else:
+            self._hold("weight", (rows, columns), fp8 if scheme.precision == "fp8" else torch.int8)
+            self._hold("weight_scale", (1,) if scheme.granularity == "tensor" else (rows, 1), torch.float32)
+        if scheme.inputs == "static":
+            self._hold("input_scale", (1,), torch.float32)
+        if original.bias is not None:
+            self._hold("bias", (rows,), dtype)
+
+    def _hold(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.register_parameter(name, nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False))
+
+    def quantized_names(self) -> list[str]:
+        """Its parameters but for the bias, which is as it was."""
+        return [name for name in self._parameters if name != "bias"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product, `[..., rows]`, of what `[..., columns]` is when rounded."""
+        flat = x.reshape(-1, x.shape[-1])
+        product = self._int4(flat) if self.precision == "int4" else self._scaled(flat.float())
+        if "bias" in self._parameters:
+            product = product + self.bias.float()
+        return product.to(x.dtype).reshape(*x.shape[:-1], -1)
+
+    def _int4(self, x: torch.Tensor) -> torch.Tensor:
+        zero_point = self._parameters.get("weight_zero_point")
+        return int4_linear(x, self.weight_packed, self.weight_scale, zero_point)
+
+    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
+        weight, scale = self.weight, self.weight_scale.reshape(-1)
+        largest = FP8_LARGEST.get(weight.dtype, 127.0)
+        if self.inputs == "static":
+            input_scale = self.input_scale
+        else:
+            input_scale = (x.abs().amax(-1, keepdim=True) / largest).clamp(min=SMALLEST_SCALE)
+        scaled = x / input_scale
+        if weight.dtype == torch.int8:
+            rounded = scaled.round().clamp(-128, 127).to(torch.int8)
+            product = torch._int_mm(rounded, weight.t()).float()
+        else:
+            rounded = scaled.clamp(-largest, largest).to(weight.dtype)
+            product = torch.mm(rounded.float(), weight.float().t())
+        return product * (input_scale * scale)
+
+
+def quantize_modules(model: nn.Module, layout: QuantizedLayout, fp8: torch.dtype, dtype: torch.dtype) -> None:
+    """Put quantized modules in the place of `model`'s linear ones, and an fp8 cache's scales into attention modules."""
+    for name, module in list(model.named_modules()):
+        scheme = layout.scheme_of(name) if isinstance(module, nn.Linear) else None
+        if scheme:
+            model.set_submodule(name, QuantizedLinear(module, scheme, fp8, dtype))
+        if layout.has_fp8_kv_cache and hasattr(module, "num_key_value_groups"):
+            for scale in ("k_scale", "v_scale"):
+                setattr(module, scale, nn.Parameter(torch.empty(1), requires_grad=False))
+
+
+def to_cache(new: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """New keys or values as the cache holds them."""
+    if scale is None:
+        return new
+    largest = FP8_LARGEST[dtype]
+    return (new.float() / scale).clamp(-largest, largest).to(dtype)
+
+
+def from_cache(held: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """Keys or values of the cache in `dtype`."""
+    return held if scale is None else (held.float() * scale).to(dtype)

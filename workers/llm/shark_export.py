@@ -1,0 +1,161 @@
+r"""`python -m workers.llm.shark_export`: the SHARK route: sharktank makes the program, from Hugging Face or Brevitas.
+
+    python -m workers.llm.shark_export --model tiny-llama --precision f16 --batch 1 --prompt-tokens 64 \
+        --cache-length 96
+
+What is imported has the model's own rope base (`workers.llm.shark_model`). Its program keeps keys and values in pages
+that its caller hands in; config.json says how many of which size `workers.llm.shark_session` needs. Runs under a
+toolchain with sharktank.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from workers.llm import shark_model
+from workers.llm.model_source import load_model
+from workers.llm.program import Failed, add_model_arguments, naming, parse_overrides, positive, run
+
+OUTPUTS = Path("outputs")
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+LOW = {"fp8": "float32", "int8": "float32"}  #: Brevitas exports the rest in f32
+KERNELS = {"sdpa": "torch", "eager": "decomposed"}
+STRIDE = 16  #: tokens of a page
+FEWEST_BLOCKS = 2  #: that a row may have: a dimension of 1 is taken for a constant by torch.export
+MLIR, PARAMETERS = "model.mlir", "model.irpa"
+
+
+def main() -> None:
+    """Export as the command line says."""
+    started = time.monotonic()
+    args = arguments()
+    model = load_model(args.model, args.revision, parse_overrides(args.override))
+    OUTPUTS.mkdir(exist_ok=True)
+    irpa = OUTPUTS / PARAMETERS
+    with TemporaryDirectory(dir=".") as scratch:
+        if args.dataset:
+            shark_model.repair(args.dataset, irpa, model)
+        else:
+            import_model(shark_model.write_model(model, Path(scratch, "model")), args.precision, irpa)
+        imported = time.monotonic()
+        said = Path(scratch, "sharktank.json")
+        call_sharktank(args, irpa, said)
+        service = json.loads(said.read_text())
+    config = program_config(args, model, service)
+    write_json(OUTPUTS / "config.json", config)
+    warnings = shark_model.rope_warnings(model)
+    report: dict[str, Any] = {
+        "trace_s": round(time.monotonic() - imported, 3),
+        "parameters_s": round(imported - started, 3),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        "mlir_bytes": (OUTPUTS / MLIR).stat().st_size,
+        "parameter_bytes": irpa.stat().st_size,
+        "warnings": warnings,
+    }
+    write_json(OUTPUTS / "export.json", report)
+    print(f"exported in {report['trace_s'] + report['parameters_s']:.1f} s", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m workers.llm.shark_export")
+    add_model_arguments(parser)
+    parser.add_argument("--precision", choices=(*DTYPES, *LOW), required=True)
+    parser.add_argument("--dataset", type=Path, help="what Brevitas has exported for shark-ai, instead of the weights")
+    parser.add_argument("--attention", choices=KERNELS, default="sdpa")
+    parser.add_argument("--batch", type=positive, nargs="+", required=True)
+    parser.add_argument("--prompt-tokens", type=positive, nargs="+", required=True)
+    parser.add_argument("--cache-length", type=positive, required=True)
+    return parser.parse_args()
+
+
+def import_model(files: list[Path], precision: str, irpa: Path) -> None:
+    """Import a folder in Hugging Face layout as sharktank.tools.import_hf_dataset does, in a precision."""
+    from sharktank.utils.hf import import_hf_dataset
+
+    dtype = getattr(torch, DTYPES[precision])
+    import_hf_dataset(files[0].parent / "config.json", files, output_irpa_file=irpa, target_dtype=dtype)
+
+
+def call_sharktank(args: argparse.Namespace, irpa: Path, config: Path) -> None:
+    """Run sharktank's own export; raises Failed."""
+    dtype = {**DTYPES, **LOW}[args.precision]
+    batches = ",".join(map(str, sorted(args.batch)))
+    argv = [sys.executable, "-m", "sharktank.examples.export_paged_llm_v1", f"--irpa-file={irpa}"]
+    argv += [f"--output-mlir={OUTPUTS / MLIR}", f"--output-config={config}"]
+    argv += [f"--bs-prefill={batches}", f"--bs-decode={batches}", f"--block-seq-stride={STRIDE}"]
+    argv += [f"--{part}-dtype={dtype}" for part in ("activation", "attention", "kv-cache")]
+    argv += [f"--attention-kernel={KERNELS[args.attention]}", "--use-hf", "--prefill-final-logits"]
+    done = subprocess.run(argv, check=False)
+    if done.returncode:
+        raise Failed(f"sharktank's export ended with {done.returncode}", 1)
+
+
+def program_config(args: argparse.Namespace, model: Any, service: dict[str, Any]) -> dict[str, Any]:
+    """As haloctl's own export says it, with the pages."""
+    cache = service["paged_kv_cache"]
+    (elements,) = cache["paged_kv_block_size_elements_per_device"]
+    blocks = max(FEWEST_BLOCKS, -(-args.cache_length // STRIDE))
+    packages = ("torch", "transformers", "sharktank", "iree-base-compiler", "iree-turbine")
+    return {
+        "format": 1,
+        "exporter": "sharktank",
+        "model": {
+            "name": model.source.name,
+            "type": model.config.model_type,
+            "source": model.source.text,
+            "overrides": model.overrides,
+            "rope_theta": shark_model.rope_theta(model),
+        },
+        "precision": args.precision,
+        "attention": args.attention,
+        "tp": 1,
+        "devices": 1,
+        "batch_sizes": sorted(args.batch),
+        "prompt_tokens": sorted(args.prompt_tokens),
+        "cache_length": args.cache_length,
+        "vocab_size": model.config.vocab_size,
+        "parameter_scope": "model",
+        "parameter_files": [PARAMETERS],
+        "entry_points": list(entry_points(args.batch, args.prompt_tokens)),
+        "pages": {
+            "tokens": STRIDE,
+            "elements": elements,
+            "dtype": cache["kv_cache_dtype"],
+            "blocks_of_row": blocks,
+            "count": max(args.batch) * blocks + 1,
+        },
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+    }
+
+
+def entry_points(batches: Iterable[int], prompts: Iterable[int]) -> Iterable[dict[str, Any]]:
+    """sharktank's: one prefill serves prompts of any length."""
+    for batch in sorted(batches):
+        for tokens in sorted(prompts):
+            yield _entry("prefill", batch, prompt_tokens=tokens)
+        yield _entry("decode", batch)
+
+
+def _entry(kind: str, batch: int, **more: int) -> dict[str, Any]:
+    return {"name": f"{kind}_bs{batch}", "kind": kind, "batch": batch, "arguments": [], **more}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small file."""
+    with naming(path):
+        path.write_text(json.dumps(value, indent=1, default=str))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,90 @@
+r"""Time whole generations of a model in vLLM: a batch of requests, step by step in its engine's own loop.
+
+    python -m workers.llm.vllm_benchmark --model tiny-llama --precision f32 --batch 1 --prompt-tokens 64 \
+        --new-tokens 32 --repetitions 6 --report outputs/benchmark_bs1_t64.json
+
+A batch's time to first token ends when every request has one; each further token of all of them is a step. Writes
+{"load_s", "vllm", "generations": [{"ttft_ms", "steps_ms"}]}; warm-up is in it like all others. Prefixes are not cached:
+every prompt is the same.
+"""
+
+import argparse
+import importlib
+import json
+import time
+from itertools import pairwise
+from typing import Any
+
+from jobs.models import resolve
+from workers.llm.program import BadInput, add_generation_arguments, add_model_arguments, parse_overrides, positive, run
+
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+TOKEN = 5  #: every token of the prompt: time does not depend on which
+
+
+def main() -> None:
+    """Time one workload."""
+    args = _arguments()
+    started = time.perf_counter()
+    engine, version = open_engine(args)
+    load_s = time.perf_counter() - started
+    found = [generate(engine, args, f"{number}") for number in range(args.repetitions)]
+    report = {"load_s": load_s, "vllm": version, "generations": found}
+    args.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m workers.llm.vllm_benchmark", description=__doc__.split("\n")[0])
+    add_model_arguments(parser)
+    parser.add_argument("--precision", choices=DTYPES, required=True)
+    parser.add_argument("--tp", type=positive, default=1)
+    add_generation_arguments(parser)
+    return parser.parse_args()
+
+
+def open_engine(args: argparse.Namespace) -> tuple[Any, str]:
+    """vLLM's engine with the model loaded, and its version. Raises BadInput where it is not installed."""
+    try:
+        vllm: Any = importlib.import_module("vllm")
+    except ImportError as problem:
+        raise BadInput(f"vllm cannot be imported: {problem}; give the variant a toolchain that has it") from None
+    source = resolve(args.model)
+    how = vllm.EngineArgs(
+        model=str(source.folder or source.text),
+        revision=args.revision,
+        hf_overrides=parse_overrides(args.override),
+        dtype=DTYPES[args.precision],
+        tensor_parallel_size=args.tp,
+        max_model_len=args.prompt_tokens + args.new_tokens,
+        max_num_seqs=args.batch,
+        max_num_batched_tokens=args.batch * (args.prompt_tokens + args.new_tokens),
+        enable_prefix_caching=False,
+        skip_tokenizer_init=True,
+        disable_log_stats=True,
+    )
+    return vllm.LLMEngine.from_engine_args(how), vllm.__version__
+
+
+def generate(engine: Any, args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """The times of one generation."""
+    vllm: Any = importlib.import_module("vllm")
+    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=args.new_tokens, ignore_eos=True, detokenize=False)
+    prompt = {"prompt_token_ids": [TOKEN] * args.prompt_tokens}
+    times_ns = [time.perf_counter_ns()]
+    for row in range(args.batch):
+        engine.add_request(f"{name}-{row}", prompt, sampling)
+    made: dict[str, int] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            made[output.request_id] = len(output.outputs[0].token_ids)
+        if len(made) == args.batch and min(made.values()) == len(times_ns):
+            times_ns.append(time.perf_counter_ns())
+    if len(times_ns) != 1 + args.new_tokens:
+        raise BadInput(f"vllm gave {len(times_ns) - 1} of {args.new_tokens} tokens in steps of one token a row")
+    ttft_ms, *steps_ms = ((after - before) / 1e6 for before, after in pairwise(times_ns))
+    print(f"batch {args.batch}, {args.prompt_tokens} prompt tokens: first token after {ttft_ms:.2f} ms", flush=True)
+    return {"ttft_ms": ttft_ms, "steps_ms": steps_ms}
+
+
+if __name__ == "__main__":
+    run(main)
