@@ -1,33 +1,44 @@
 """The command line: `haloctl`. Knows the commands, the exit codes and nothing else."""
 
-import errno
+import gc
 import os
 import sys
 from collections.abc import Callable
 
 import typer
 
-from jobs.errors import HaloError
+from jobs.errors import DISK_FULL_ERRNOS, HaloError
 from orchestrator.commands import (
     artifacts,
+    bisect,
     cancel,
+    compare,
     database,
     head,
+    imports,
     list_jobs,
     logs,
     matrix,
     node,
     nodes,
+    query,
+    report,
     reproduce,
     results,
     retry,
+    schedule,
     show,
     submit,
+    targets,
+    toolchains,
+    trend,
+    verify,
     wait,
     why,
 )
 
 INTERRUPTED = 130
+NEW_OBJECTS = 50_000  #: between two looks for garbage: imports make many objects, and no garbage
 NO_SPACE = 6
 
 #: In the order of `haloctl --help`.
@@ -42,14 +53,27 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "retry": retry.retry,
     "matrix": matrix.matrix,
     "results": results.results,
-    "artifacts": artifacts.artifacts,
+    "query": query.query,
+    "compare": compare.compare,
+    "trend": trend.trend,
+    "report": report.report,
     "reproduce": reproduce.reproduce,
+    "verify": verify.verify,
+    "bisect": bisect.bisect,
     "head": head.head,
     "node": node.node,
 }
 
 #: Commands that have commands of their own, listed after the others.
-GROUPS: dict[str, typer.Typer] = {"nodes": nodes.app, "db": database.app}
+GROUPS: dict[str, typer.Typer] = {
+    "schedule": schedule.app,
+    "targets": targets.app,
+    "import": imports.app,
+    "artifacts": artifacts.app,
+    "nodes": nodes.app,
+    "toolchains": toolchains.app,
+    "db": database.app,
+}
 
 app = typer.Typer(
     name="haloctl",
@@ -88,6 +112,7 @@ def _version() -> str:
 
 def main() -> None:
     """Run one command; every error that haloctl raises on purpose is one message on stderr and its exit code."""
+    gc.set_threshold(NEW_OBJECTS)
     sys.exit(_run())
 
 
@@ -101,19 +126,25 @@ def _run() -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:  # `haloctl results | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in DISK_FULL_ERRNOS:
             raise
         return _fail(f"{error.filename or 'the disk'}: no space is left; make room and run the command again", NO_SPACE)
 
 
 def _command() -> int:
-    """Let typer run the command: it tells by itself what is wrong with a command line."""
+    """Let typer run the command: it tells by itself what is wrong with a command line.
+
+    It and rich make an exit code of a reader who left; raises BrokenPipeError then.
+    """
     try:
         app(prog_name="haloctl")
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
         return end.code if isinstance(end.code, int) else 0
     return 0
 

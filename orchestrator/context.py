@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from db.engine import Database, open_database
-from db.store import Store
 from orchestrator.settings import Settings, from_environment, make_data_folder
+
+if TYPE_CHECKING:
+    from db.store import Store
+    from workers.artifacts import ArtifactStore
 
 
 @dataclass(frozen=True)
@@ -17,8 +21,17 @@ class Context:
     database: Database
 
     @property
-    def store(self) -> Store:
+    def artifacts(self) -> "ArtifactStore":
+        """The files; raises StorageUnusable where they can't be had."""
+        from workers.artifacts import ArtifactStore
+
+        return ArtifactStore(self.settings.artifacts, self.settings.artifact_cache)
+
+    @property
+    def store(self) -> "Store":
         """Writing."""
+        from db.store import Store
+
         return Store(self.database)
 
 

@@ -6,16 +6,19 @@ from contextlib import ExitStack
 
 from db import reports
 from db.store import LeaderKind
-from jobs.errors import AlreadyLed, ClusterUnreachable, DatabaseUnreachable
+from jobs.errors import AlreadyLed, ClusterUnreachable, DatabaseUnreachable, StorageUnusable
+from orchestrator import site_toolchains
 from orchestrator.bell import Bell
+from orchestrator.collecting import keep_what_is_there
 from orchestrator.context import Context
 from orchestrator.executor import Executor
 from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
 from orchestrator.outages import Outages
+from orchestrator.resolving import UvResolver
 from orchestrator.reuse import Reuse
 from orchestrator.rows import when
-from workers.artifacts import ArtifactStore
+from orchestrator.schedules import Schedules
 from workers.environment import probe_toolchain
 
 TRY_AGAIN_S = 0.1  #: how long after one try to lead the next one comes: nothing tells that a leader is gone
@@ -119,7 +122,8 @@ class Driver:
                 self.leadership.close()
                 return
             self._head = self._make_head()
-            self._head.executor.wakes(self.bell.ring)
+            keep_what_is_there()
+            self._head.wakes(self.bell.ring)
 
     def _resign(self) -> None:
         head, self._head = self._head, None
@@ -143,7 +147,13 @@ def lead_forever(
     Raises AlreadyLed, naming who leads, where somebody does and `standby` does not allow to wait for them.
     """
     reuse = reuse_of(context)
-    driver = Driver(context, lambda: Head(context.store, make_executor(), reuse, LeaderKind.HEAD), resign=Head.leave)
+    resolver = UvResolver(context.settings, reuse.toolchain)
+
+    def make_head() -> Head:
+        nightly = Schedules(context.database, lambda: site_toolchains.rows(context.settings), say)
+        return Head(context.store, make_executor(), reuse, resolver, LeaderKind.HEAD, schedules=nightly)
+
+    driver = Driver(context, make_head, resign=Head.leave)
     interrupts.wake = driver.bell.ring
     try:
         if not standby:
@@ -166,7 +176,7 @@ def _step_until_told(driver: Driver, context: Context, interrupts: Interrupts, s
             happened = driver.step()
             outages.end()
             role = "leads" if driver.leads else f"stands by: {leader_in_words(context)} leads"
-        except (DatabaseUnreachable, ClusterUnreachable) as error:
+        except (DatabaseUnreachable, ClusterUnreachable, StorageUnusable) as error:
             driver.rest(outages.note(error), interrupts)
             continue
         if role != said:
@@ -196,4 +206,4 @@ def leader_in_words(context: Context) -> str:
 def reuse_of(context: Context) -> Reuse:
     """What a head of this process takes over from, and what it runs tasks under."""
     settings = context.settings
-    return Reuse(context.store, ArtifactStore(settings.artifacts), probe_toolchain(settings.cache))
+    return Reuse(context.store, context.artifacts, probe_toolchain(settings.cache))

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from db.store import RunningAttempt
 from jobs.task import Attempt, LogChunk, Node, TaskResult
+from jobs.toolchains import Lock, Toolchain
 
 __all__ = ["Executor", "LogChunk"]
 
@@ -39,6 +40,18 @@ class Executor(Protocol):
         Returns those that found no room, which do not run, each with the reason: somebody else holds what looked
         free. `collect` tells of those that are lost already.
         """
+
+    def build(self, wanted: Mapping[str, Sequence[Lock]]) -> None:
+        """Have nodes build toolchains, by node; what is under way is not begun again. Raises ClusterUnreachable.
+
+        `nodes()` tells what came of it, `built()` what was built.
+        """
+
+    def built(self) -> Mapping[str, Toolchain]:
+        """The toolchains that were built and asked for, as a node found them, by their locks' digests."""
+
+    def forget_builds(self, digests: Collection[str]) -> None:
+        """What nodes told of these that they could not build is past: they are to try again when they are asked."""
 
     def running(self) -> set[str]:
         """Ids of the attempts that were started or taken over and whose results were not collected yet."""

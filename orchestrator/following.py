@@ -5,18 +5,20 @@ from collections.abc import Callable, Collection
 
 from db import reports
 from db.ids import job_of
-from jobs.errors import DatabaseUnreachable
+from jobs.errors import DatabaseUnreachable, StorageUnusable
 from jobs.state import ACTIVE, JobState
 from orchestrator.context import Context
 from orchestrator.driver import Driver, leader_in_words, reuse_of
 from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
 from orchestrator.outages import Outages
+from orchestrator.resolving import UvResolver
 
 OPEN_STATES = frozenset({JobState.QUEUED, JobState.RUNNING})
 PATIENCE_S = 5.0  #: how long a database may be away until a command gives up
 WATCH_S = 1.0
-SHARE_OF_LOOKING = 0.1  #: of the time, at most, goes into showing
+SHARE_OF_LOOKING = 0.05  #: of the time, at most, goes into showing
+WITHOUT_HEAD = "nodes end what it left running within seconds, and the next one will tell so"
 
 Say = Callable[[str], None]
 Show = Callable[[list[reports.TaskRow]], None]
@@ -28,27 +30,30 @@ def embedded(context: Context) -> Driver:
     def make_head() -> Head:
         from orchestrator.ray_executor import RayExecutor
 
-        return Head(context.store, RayExecutor(context.settings.data), reuse_of(context))
+        reuse = reuse_of(context)
+        resolver = UvResolver(context.settings, reuse.toolchain)
+        executor = RayExecutor(context.settings.data, artifacts=context.settings.artifacts)
+        return Head(context.store, executor, reuse, resolver)
 
     return Driver(context, make_head, may_lead=lambda: not reports.is_led_by_heads(context.database))
 
 
 class Absence:
-    """Says once that no head leads."""
+    """Says once that no head leads, and what comes of that."""
 
-    def __init__(self, context: Context, driver: Driver, say: Say) -> None:
-        self._context, self._driver, self._say = context, driver, say
+    def __init__(self, context: Context, driver: Driver, say: Say, consequence: str) -> None:
+        self._context, self._driver, self._say, self._consequence = context, driver, say, consequence
         self._look_at = 0.0
-        self._is_said = False
+        self.is_said = False
 
     def look(self) -> None:
         """See whether a head leads, now and then, where it takes one."""
-        if self._is_said or not self._driver.only_watches or time.monotonic() < self._look_at:
+        if self.is_said or not self._driver.only_watches or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + WATCH_S
         if not self._driver.leadership.is_anybodys():
-            self._say(f"no head leads now; the last one was {leader_in_words(self._context)}; waiting")
-            self._is_said = True
+            self._say(f"no head leads now; the last one was {leader_in_words(self._context)}; {self._consequence}")
+            self.is_said = True
 
 
 class View:
@@ -71,7 +76,7 @@ class View:
         token = self._database.change_token()
         if token == self._token:
             return True
-        if began < self._look_at:
+        if began < self._look_at and not reports.is_over(self._database, self._job):
             return False
         self._show(reports.tasks(self._database, self._job))
         self.state = reports.job(self._database, self._job).state
@@ -96,15 +101,18 @@ def follow(
     that the job is in then.
     """
     interrupts.wake = driver.bell.ring
-    view, absence, outages = View(context, job, show), Absence(context, driver, say), Outages(say, PATIENCE_S)
+    view, outages, storage = View(context, job, show), Outages(say, PATIENCE_S), Outages(say)
+    absence = Absence(context, driver, say, "waiting")
     while True:
         try:
             happened = driver.step()
             is_fresh = view.look()
             absence.look()
             outages.end()
-        except DatabaseUnreachable as error:
-            driver.rest(outages.note(error), interrupts)
+            storage.end()
+        except (DatabaseUnreachable, StorageUnusable) as error:
+            outage = storage if isinstance(error, StorageUnusable) else outages
+            driver.rest(outage.note(error), interrupts)
             happened = is_fresh = False
         left_s = WATCH_S if deadline is None else deadline - time.monotonic()
         if interrupts.came or left_s < 0:
@@ -115,23 +123,26 @@ def follow(
             driver.wait(left_s if is_fresh else min(left_s, view.waits_s))
 
 
-def settle(context: Context, driver: Driver, tasks: Collection[str], within_s: float, say: Say) -> bool:
-    """See to it that cancelled tasks end, and start nothing meanwhile; whether none of them holds a process any more.
+def settle(context: Context, driver: Driver, tasks: Collection[str], within_s: float, say: Say) -> None:
+    """Return when none of some cancelled tasks of one job holds a process any more, and start nothing meanwhile.
 
-    They are of one job.
+    Says so where that is left to others: there is no head that could end them now, or it takes longer than `within_s`.
     """
-    absence, deadline = Absence(context, driver, say), time.monotonic() + within_s
+    absence, deadline = Absence(context, driver, say, WITHOUT_HEAD), time.monotonic() + within_s
     token: object = None
     while True:
         happened = driver.step(starts=False)
-        absence.look()
         fresh = context.database.change_token()
         if fresh != token and not _are_active(context, tasks):
-            return True
+            return
         token = fresh
+        absence.look()
         left_s = deadline - time.monotonic()
+        if absence.is_said:
+            return
         if left_s < 0:
-            return False
+            say("some of it has not ended yet; whoever leads goes on ending it")
+            return
         if not happened:
             driver.wait(left_s)
 

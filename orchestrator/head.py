@@ -18,11 +18,15 @@ from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Attempt, TaskResult
 from orchestrator import scheduler
 from orchestrator.attempts import attempt_of
+from orchestrator.building import Building
+from orchestrator.deciding.gating import judged
 from orchestrator.executor import Executor
 from orchestrator.holdoffs import HoldOffs
+from orchestrator.locks import Locks, Resolver
 from orchestrator.reuse import Reuse
 from orchestrator.running import Running
-from orchestrator.scheduler import Action, Block, Queue, Start, Wait
+from orchestrator.scheduler import Action, Block, Fail, Queue, Start, Unqueue, Wait
+from orchestrator.schedules import Schedules
 from orchestrator.upkeep import LOGS_EVERY_S, Upkeep
 
 TICK_S = 1.0
@@ -37,9 +41,11 @@ class Head:
     store: Store
     executor: Executor
     reuse: Reuse
+    resolver: Resolver
     kind: LeaderKind = LeaderKind.EMBEDDED
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = utc_now
+    schedules: Schedules | None = None  #: that it submits when they are due
     _term: int | None = None
     _is_leading: bool = False
     _results: list[TaskResult] = field(default_factory=list)  #: collected, and not stored yet
@@ -53,6 +59,13 @@ class Head:
         self._running = Running(self.store, self.executor)
         self._upkeep = Upkeep(self.store, self.executor, self.clock)
         self._hold_offs = HoldOffs(self.clock)
+        self._locks = Locks(self.store, self.resolver, self.clock)
+        self._building = Building(self.executor)
+
+    def wakes(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, from any thread, whenever a step may have something to do."""
+        self.executor.wakes(wake)
+        self._locks.wake = wake
 
     @property
     def pause_s(self) -> float:
@@ -64,7 +77,7 @@ class Head:
 
         Nothing is read or decided while nothing was written, but for a look around every `TICK_S`: a head that works
         while others are timed would disturb them. Without `starts` what ends is stored, and nothing is started.
-        Raises DatabaseUnreachable or ClusterUnreachable; the next step goes on where this one stopped.
+        Raises DatabaseUnreachable, ClusterUnreachable or StorageUnusable; the next step goes on where this one stopped.
         """
         self._lead()
         has_results = self._collect()
@@ -72,9 +85,11 @@ class Head:
         is_new, is_tick = token != self._token, self.clock() >= self._tick_at
         if is_tick:
             self.store.expire_jobs()
+            if self.schedules is not None:
+                self.schedules.submit_due(self.now())
             self._tick_at = self.clock() + TICK_S
         has_moved = False
-        if has_results or is_new or (is_tick and self._has_world_changed()):
+        if has_results or is_new or self._locks.has_news() or (is_tick and self._has_world_changed()):
             has_moved = self._tend_and_decide(starts=starts)
             self._token = token if starts else None
         if is_new or is_tick:
@@ -107,6 +122,7 @@ class Head:
 
         Somebody may do so already: what others started is theirs.
         """
+        self._locks.close()
         try:
             if self._is_leading:
                 self._collect()
@@ -118,6 +134,7 @@ class Head:
 
     def leave(self) -> None:
         """Let go of what runs, for the next head to take over."""
+        self._locks.close()
         self.executor.leave()  # agents keep the results that were not collected for the next one
         self._store_results()
         self._end_term()
@@ -131,6 +148,7 @@ class Head:
         running = self.store.snapshot().running
         self.executor.lead(self._term, running)
         self._running.take_over(running)
+        self.reuse.forget()
         self._is_leading = True
 
     def _end_term(self) -> None:
@@ -146,18 +164,21 @@ class Head:
         """Store what was collected; what is not stored yet when something is raised is tried again."""
         results, was = self._results, bool(self._results)
         if was:
-            self.store.finish(results)
+            self.store.finish(judged(self.store.database, results))
             self._running.forget([result.attempt for result in results])
             self._results = []
+            if any(result.lost for result in results):
+                self.reuse.forget()
         return was
 
     def _decide(self, snapshot: Snapshot) -> bool:
         """Let the scheduler decide, and carry it out; what somebody else changed meanwhile is left to the next step."""
+        self._building.ask_anew(snapshot)
         nodes, closed = self.executor.nodes(), self.executor.closed()
         self._world = (tuple(nodes), dict(closed))
         self._upkeep.see(nodes, closed)
         seen = replace(snapshot, closed={**self._running.closed_by_strays(snapshot), **closed, **snapshot.closed})
-        fresh: dict[str, TaskState] = {}
+        seen, fresh = self._look_up_toolchains(seen)
         while True:
             actions = self._hold_offs.apply(scheduler.decide(seen, nodes, self.reuse.twins(seen), self.now()))
             moved = self._move_on(actions)
@@ -166,15 +187,32 @@ class Head:
             fresh |= moved
             seen = replace(seen, tasks=tuple(_moved(task, moved) for task in seen.tasks))
         self._hold_offs.keep(task.id for task in seen.tasks if task.state is TaskState.QUEUED)
+        self._building.ask(actions, seen)
         started = self._start([action for action in actions if isinstance(action, Start)], fresh)
         waits = [action for action in actions if isinstance(action, Wait) and _is_new(action)]
         if waits:
             self.store.set_waits({wait.task.id: (wait.reason, wait.is_stuck) for wait in waits})
         return bool(fresh or started or waits)
 
+    def _look_up_toolchains(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, TaskState]]:
+        """The snapshot with what toolchains stand for; tasks that could not be looked up before that are taken over."""
+        seen = self._locks.tend(snapshot, self.executor.built())
+        self.reuse.use(seen.locks)
+        new = self.reuse.new_of(seen.tasks) if seen.locks else []
+        self.reuse.learn(new)
+        taken: dict[str, TaskState] = dict.fromkeys(self._take_over(new), TaskState.CACHED)
+        return replace(seen, tasks=tuple(_moved(task, taken) for task in seen.tasks)) if taken else seen, taken
+
     def _move_on(self, actions: Sequence[Action]) -> dict[str, TaskState]:
         """Queue what is ready, take over what was done before, block what can't be; the new states of those tasks."""
         moved: dict[str, TaskState] = {}
+        unready = [action.task.id for action in actions if isinstance(action, Unqueue)]
+        if unready:
+            moved |= dict.fromkeys(self.store.unqueue(unready), TaskState.PENDING)
+        fails = [action for action in actions if isinstance(action, Fail)]
+        if fails:
+            moved |= dict.fromkeys(self.store.fail({one.task.id: one.failure for one in fails}), TaskState.FAILED)
+            self._building.give_up(fails)
         blocks = {action.task.id: action.reason for action in actions if isinstance(action, Block)}
         if blocks:
             moved |= dict.fromkeys(self.store.block(blocks), TaskState.BLOCKED)
@@ -200,20 +238,25 @@ class Head:
 
     def _begin(self, starts: Sequence[Start]) -> bool:
         assert self._term is not None
+        lost = self.reuse.lost(start.task for start in starts)
         self.executor.open()
         attempts = {start.task.id: attempt_of(start, self.reuse) for start in starts}
         ids = {attempt.id for attempt in attempts.values()}
-        toolchain, term = self.reuse.toolchain, self._term
+        term = self._term
         self._running.begun |= ids
         begun = self.store.start(
-            [Begun(attempts[one.task.id], toolchain, self.reuse.digest(one.task), term) for one in starts]
+            [
+                Begun(attempts[one.task.id], self.reuse.toolchain_of(one.task), self.reuse.digest(one.task), term)
+                for one in starts
+            ]
         )
         self._running.begun -= ids - begun
         going = {attempt.id: attempt for attempt in attempts.values() if attempt.id in begun}
-        tasks = {attempts[start.task.id].id: start.task for start in starts}
-        missing = {one: failure for one in going if (failure := self.reuse.missing(tasks[one]))}
-        self._running.end_early(missing, going)
-        self._hand_over({one: attempt for one, attempt in going.items() if one not in missing})
+        lacking = {one: lost[task_of(one)] for one in going if task_of(one) in lost}
+        if lacking:
+            self._running.end_without_inputs(lacking, going)
+            self.reuse.forget()
+        self._hand_over({one: attempt for one, attempt in going.items() if one not in lacking})
         return bool(begun)
 
     def _hand_over(self, attempts: Mapping[str, Attempt]) -> None:

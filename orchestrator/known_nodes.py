@@ -6,6 +6,8 @@ from jobs.task import Device, Node
 from orchestrator.context import Context, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from db.machines import NodeRow
 
 
@@ -23,14 +25,19 @@ def seen(world: Context) -> "list[NodeRow]":
 def up() -> list[Node]:
     """Those of them that are up, with their devices; what is closed or quarantined is among them."""
     with opened() as world:
-        return [
-            Node(
-                row.id,
-                row.host,
-                row.cpus,
-                row.memory_bytes,
-                tuple(Device(device.kind, device.index, device.serial, device.memory_bytes) for device in row.devices),
-            )
-            for row in seen(world)
-            if row.is_up
-        ]
+        return up_among(seen(world))
+
+
+def up_among(rows: "Iterable[NodeRow]") -> list[Node]:
+    """The same of rows."""
+    return [
+        Node(
+            row.id,
+            row.host,
+            row.cpus,
+            row.memory_bytes,
+            tuple(Device(device.kind, device.index, device.serial, device.memory_bytes) for device in row.devices),
+        )
+        for row in rows
+        if row.is_up
+    ]

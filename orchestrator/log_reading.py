@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from db import reports
+from db.imported import DIGEST
 from db.reports import AttemptRow
-from jobs.errors import NothingToDo, StorageUnusable
+from jobs.errors import ArtifactLost, NothingToDo, StorageUnusable
 from jobs.state import ENDED
 from orchestrator.bell import Bell
 from orchestrator.context import Context
-from workers.artifacts import ArtifactStore
 from workers.folders import log_path
 
 LOOK_S = 0.1  #: a file tells nobody that it has grown
@@ -113,12 +113,13 @@ class Log:
         if kept is not None and self._position >= kept.size_bytes:
             return
         if kept is not None:
-            with suppress(StorageUnusable):
-                store = ArtifactStore(self._context.settings.artifacts)
-                if store.has(kept):
-                    yield from _from(store.path(kept.sha256), self._position, self._moved)
-                    return
+            with suppress(ArtifactLost, StorageUnusable):
+                yield from _from(self._context.artifacts.local(kept), self._position, self._moved)
+                return
         tail = row.failure.log_tail if row.failure else ""
+        if row.digest.startswith(DIGEST):
+            self._say(f"{row.id} was imported: it has no log")
+            return
         where = "the artifact store, which can't be read here" if kept else f"the data folder of {row.node}"
         self._say(f"the log of {row.id} lies in {where}" + ("; this is its end:" if tail else ""))
         if tail:

@@ -5,9 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from db.matrix import CellRow, MatrixRow, Median
-from jobs.stages import ENGINES, STAGES
+from jobs.stages import STAGES, stages_of
 from jobs.state import TaskState
 from jobs.targets import TARGETS
+from jobs.task import GIB
+from jobs.variants import is_quantized
 from orchestrator.output import number
 
 #: A cell's first word.
@@ -25,6 +27,7 @@ WORDS: dict[TaskState, str] = {
 
 
 NOT_APPLICABLE = "\N{EN DASH}"  #: the variant's engine has no such stage
+IMPORTED = " *"  #: behind what did not run here
 LEGEND = "MFMA a+b: matrix instructions in the kernels of prefill and of decode"
 
 
@@ -46,7 +49,7 @@ def view(rows: Sequence[MatrixRow]) -> View:
 
 
 def _text(row: MatrixRow, stage: str) -> str:
-    does = stage in ENGINES[row.engine]
+    does = stage in stages_of(row) and (stage != "quantize" or is_quantized(row))
     return cell_text(stage, row.target, row.stages.get(stage)) if does else NOT_APPLICABLE
 
 
@@ -57,10 +60,11 @@ def cell_text(stage: str, target: str, cell: CellRow | None) -> str:
     if cell.is_stuck:
         return "waits"
     word = WORDS[cell.state]
+    mark = IMPORTED if cell.imported_from else ""
     if cell.failure:
-        return f"{word} {cell.failure.kind}"
+        return f"{word} {cell.failure.kind}{mark}"
     figure = FIGURES[stage](cell.metrics, target) if word == "PASS" and stage in FIGURES else ""
-    return f"{word} {figure}{' (!)' if cell.warnings else ''}".strip()
+    return f"{f'{word} {figure}'.strip()}{' (!)' if cell.warnings else ''}{mark}"
 
 
 def median(metrics: Iterable[Median], name: str) -> float | None:
@@ -68,11 +72,24 @@ def median(metrics: Iterable[Median], name: str) -> float | None:
     return next((found.median for found in metrics if found.metric == name), None)
 
 
+def _export(metrics: Sequence[Median], target: str) -> str:
+    return _cost(metrics, ("trace_s", "parameters_s"), "export_peak_bytes")
+
+
 def _compile(metrics: Sequence[Median], target: str) -> str:
-    if not TARGETS[target].matrix_instruction:
-        return ""
+    cost = _cost(metrics, ("compile_s",), "compile_peak_bytes")
+    if not TARGETS[target].matrix_instruction or median(metrics, "mfma_prefill") is None:
+        return cost
     counts = [median(metrics, f"mfma_{entry}") or 0 for entry in ("prefill", "decode")]
-    return f"{counts[0]:.0f}+{counts[1]:.0f} MFMA"
+    return ", ".join((*([cost] if cost else []), f"{counts[0]:.0f}+{counts[1]:.0f} MFMA"))
+
+
+def _cost(metrics: Sequence[Median], times: Iterable[str], memory: str) -> str:
+    """`2.0 s, 0.5 GiB`: how long it took, and its memory at the peak."""
+    took, peak = [median(metrics, name) for name in times], median(metrics, memory)
+    if None in took or peak is None:
+        return ""
+    return f"{number(sum(one or 0 for one in took))} s, {peak / GIB:.1f} GiB"
 
 
 def _numerics(metrics: Sequence[Median], target: str) -> str:
@@ -86,7 +103,7 @@ def _benchmark(metrics: Sequence[Median], target: str) -> str:
 
 
 #: What a passed cell shows beside its verdict.
-FIGURES = {"compile": _compile, "numerics": _numerics, "benchmark": _benchmark}
+FIGURES = {"export": _export, "compile": _compile, "numerics": _numerics, "benchmark": _benchmark}
 
 
 def notes(rows: Sequence[MatrixRow]) -> list[str]:
@@ -99,6 +116,8 @@ def notes(rows: Sequence[MatrixRow]) -> list[str]:
                 found.setdefault(f"FAIL {cell.failure.kind}: {cell.failure.message} ({cell.task})", []).append(where)
             elif cell.is_stuck and cell.waits_for:
                 found.setdefault(f"waits: {cell.waits_for}", []).append(where)
+            if cell.imported_from:
+                found.setdefault(f"* imported from {cell.imported_from}", []).append(where)
             for warning in cell.warnings:
                 found.setdefault(f"warning: {warning}", []).append(where)
     said = [f"{text}: {_grouped(places)}" for text, places in found.items()]
@@ -125,11 +144,7 @@ def as_json(rows: Iterable[MatrixRow]) -> list[dict[str, Any]]:
             "model": row.model,
             "variant": row.variant,
             "target": row.target,
-            "precision": row.precision.value,
-            "attention": row.attention.value,
-            "tp": row.tp,
-            "engine": row.engine.value,
-            "nodes": row.nodes,
+            **row.axes,
             "stages": {name: _cell_json(cell) for name, cell in row.stages.items()},
         }
         for row in rows
@@ -147,5 +162,6 @@ def _cell_json(cell: CellRow) -> dict[str, Any]:
         "blocked_by": cell.blocked_by,
         "cached_from": cell.cached_from,
         "warnings": list(cell.warnings),
+        "imported_from": cell.imported_from,
         "medians": [asdict(found) for found in cell.metrics],
     }

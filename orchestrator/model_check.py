@@ -6,30 +6,36 @@ twice): its answer is kept until the model's files or the programs change.
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jobs.digest import digest_of
 from jobs.errors import BadModel
+from jobs.hashing import digest_of
 from jobs.models import ModelKind, ModelSource, shape_file
 from jobs.spec import JobSpec
 from jobs.stages.base import Model
 from jobs.task import Command
 from jobs.toolchains import Toolchain
-from jobs.variants import Engine
+from jobs.variants import TORCH_ENGINES, Engine, Variant
+from orchestrator import hub
 from workers.environment import resolve
 
 CHECK_TIMEOUT_S = 600.0  #: a hub model's config, tokenizer and headers may have to be fetched first
 
 
 def find_out(spec: JobSpec, source: ModelSource, toolchain: Toolchain, cache: Path) -> Model:
-    """What plans need to know of the model; raises BadModel naming the module or file and the reason."""
-    command = _command(spec, source)
+    """What plans need to know of the model; raises BadModel naming the module or file and the reason.
+
+    A hub model is that of one commit from now on, whatever is pushed there later.
+    """
+    commit = hub.commit(source.text, spec.revision) if source.kind is ModelKind.HUB else None
+    revision = commit or spec.revision
+    command = _command(spec, source, revision)
     identity = digest_of([command.argv, _files(source), dict(toolchain.versions), toolchain.programs])
     kept = cache / "models" / f"{identity}.json"
-    found = _read(kept)
+    found = _read(kept) if commit or source.kind is not ModelKind.HUB else None
     if found is None:
         found = _run(command, source)
         _write(kept, found)
@@ -40,34 +46,36 @@ def find_out(spec: JobSpec, source: ModelSource, toolchain: Toolchain, cache: Pa
         digest=found["digest"],
         parameters=found["parameters"],
         has_weights=source.has_weights,
-        revision=spec.revision,
+        is_quantized=found["is_quantized"],
+        revision=revision,
         overrides=spec.overrides,
     )
 
 
-def _command(spec: JobSpec, source: ModelSource) -> Command:
+def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Command:
+    wanted = spec.variants.of("", source.called)
+    attentions = sorted({one.attention.value for one in wanted if one.engine is Engine.IREE})
     return Command(
         (
             "python",
             "-m",
             "workers.llm.check",
             f"--model={source.text}",
-            *([f"--revision={spec.revision}"] if spec.revision else []),
+            *([f"--revision={revision}"] if revision else []),
             *(f"--override={key}={json.dumps(value)}" for key, value in sorted(spec.overrides.items())),
             "--tp",
-            *map(str, _tps(spec, Engine.IREE)),
+            *map(str, _tps(wanted, {Engine.IREE})),
             "--torch-tp",
-            *map(str, _tps(spec, Engine.TORCH)),
-            "--attention",
-            *(attention.value for attention in spec.variants.attention),
+            *map(str, _tps(wanted, TORCH_ENGINES)),
+            *(["--attention", *attentions] if attentions else []),
             f"--cache-length={spec.workload.cache_tokens}",
             *([] if source.has_weights else ["--no-weights"]),  # an export's parameter files follow from them too
         )
     )
 
 
-def _tps(spec: JobSpec, engine: Engine) -> list[int]:
-    return sorted({variant.tp for variant in spec.variants.of("") if variant.engine is engine})
+def _tps(variants: Iterable[Variant], engines: Collection[Engine]) -> list[int]:
+    return sorted({variant.tp for variant in variants if variant.engine in engines})
 
 
 def _files(source: ModelSource) -> list[tuple[str, int, int]]:

@@ -2,28 +2,38 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from db.machines import DeviceRow, NodeRow
+from db.runs import HOST
 from jobs.errors import BadSetting, NotFound
 from jobs.task import Check
 from orchestrator import output
+from orchestrator.deciding.speed import Speed, place_of, ranged
+from orchestrator.deciding.speed import in_words as speed_in_words
 
-COLUMNS = ("node", "state", "host", "cpus", "memory", "devices", "settings", "why")
+COLUMNS = ("node", "state", "host", "cpus", "memory", "devices", "speed", "settings", "why")
 RIGHT = ("cpus", "memory")
 CHECK_COLUMNS = ("node", "setting", "verdict", "found", "wanted", "what to do")
 TARGET = re.compile(r"(?P<node>[^/]+)(?:/(?P<kind>[a-z0-9]+):(?P<index>\d+))?")
 
 
-def as_json(node: NodeRow) -> dict[str, Any]:
-    """All that is known of a node."""
-    return {**asdict(node), "state": state(node)}
+def as_json(node: NodeRow, speeds: Mapping[str, Speed]) -> dict[str, Any]:
+    """All that is known of a node; `speeds` are by place."""
+    found = speeds_of(node, speeds)
+    devices = [
+        {**asdict(device), "speed": asdict(speed) if (speed := found.get(_name(device))) else None}
+        for device in node.devices
+    ]
+    return {**asdict(node), "devices": devices, "state": state(node)}
 
 
-def line(node: NodeRow) -> tuple[str, ...]:
+def line(node: NodeRow, speeds: Mapping[str, Speed]) -> tuple[str, ...]:
     """A node in one line."""
+    found = speeds_of(node, speeds)
+    slow = (speed_in_words(name, speed) for name, speed in found.items() if speed.is_slow)
     bad = sum(not check.is_ok for check in node.checks)
     return (
         node.id,
@@ -32,9 +42,20 @@ def line(node: NodeRow) -> tuple[str, ...]:
         str(node.cpus),
         output.size(node.memory_bytes),
         devices_in_words(node.devices),
+        ranged(found),
         f"{bad} to change" if bad else "ok" if node.checks else "",
-        "; ".join(reasons(node)),
+        "; ".join((*reasons(node), *slow)),
     )
+
+
+def speeds_of(node: NodeRow, speeds: Mapping[str, Speed]) -> dict[str, Speed]:
+    """By the name of the device; all logical devices of a host are as fast as it."""
+    places = {_name(device): place_of(node.id, device, HOST) for device in node.devices}
+    return {name: speeds[place] for name, place in places.items() if place in speeds}
+
+
+def _name(device: DeviceRow) -> str:
+    return f"{device.kind}:{device.index}"
 
 
 def state(node: NodeRow) -> str:
@@ -65,6 +86,9 @@ def reasons(node: NodeRow) -> Iterator[str]:
         yield node.closed_why
     if node.is_up and node.refuses_why:
         yield node.refuses_why
+    for why in node.toolchains.values():
+        if why:
+            yield " ".join(why.split())
     for device in node.devices:
         if device.quarantined_why:
             yield f"{device.kind}:{device.index} is quarantined: {device.quarantined_why}"

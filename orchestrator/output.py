@@ -3,15 +3,17 @@
 import csv
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:  # rich is slow to import, and only a terminal needs it
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 #: How a state or verdict looks on a terminal.
 STYLES = {
@@ -30,29 +32,34 @@ STYLES = {
 FIRST_WORD = re.compile(r"\w*")
 PICTURE_WIDTH = 124
 WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  #: a picture fetches nothing; monospace will do
-MACHINE_WIDTH = 10_000  #: nothing is wrapped or cut when nobody looks
 
 
-def _console(*, stderr: bool = False) -> Console:
-    stream_is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(
-        stderr=stderr,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=False,
-        width=None if stream_is_terminal else MACHINE_WIDTH,
-    )
+def _console(*, stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def is_terminal() -> bool:
+    """Whether somebody looks at the answer as it comes."""
+    return sys.stdout.isatty()
 
 
 def answer(text: str) -> None:
     """A line of what was asked for."""
-    _console().print(text, soft_wrap=True)
+    if is_terminal():
+        _console().print(text, soft_wrap=True)
+    else:
+        raw(f"{text}\n")
 
 
 def note(text: str) -> None:
     """A line that is not the answer: progress, hints, warnings."""
-    _console(stderr=True).print(text, soft_wrap=True)
+    if sys.stderr.isatty():
+        _console(stderr=True).print(text, soft_wrap=True)
+    else:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def raw(text: str) -> None:
@@ -78,13 +85,17 @@ def _csv_cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, list | dict | tuple) else value
 
 
-def styled(text: str) -> Text:
+def styled(text: str) -> "Text":
     """A cell in the colour of the word that it starts with."""
+    from rich.text import Text
+
     return Text(text, style=STYLES.get(FIRST_WORD.match(text)[0], ""))  # type: ignore[index]
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> "Table":
     """A table without lines, for people and for `awk`."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -95,7 +106,31 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Seq
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Print a table as the answer."""
-    _console().print(make_table(columns, rows, right))
+    if is_terminal():
+        _console().print(make_table(columns, rows, right))
+    else:
+        raw(plain_table(columns, rows, right))
+
+
+def fits(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
+    """Whether a table is no wider than the terminal; where nobody looks, every table is."""
+    first_line = plain_table(columns, rows).partition("\n")[0]
+    return not is_terminal() or len(first_line) <= shutil.get_terminal_size().columns
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
+    """The same table where nobody looks: nothing is wrapped, cut or coloured, and a row is a line."""
+    lines = [[_in_one_line(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    sides = [str.rjust if column in right else str.ljust for column in columns]
+    return "".join(
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)) + "\n"
+        for line in lines
+    )
+
+
+def _in_one_line(cell: str) -> str:
+    return cell if cell.isprintable() else " ".join(cell.split())
 
 
 def count(number_of: int, noun: str) -> str:
@@ -138,13 +173,19 @@ def number(value: float) -> str:
 
 def matrix(columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str]) -> None:
     """Print the matrix as the answer, and under it what its words stand for."""
-    _print_matrix(_console(), columns, rows, notes)
+    if is_terminal():
+        _print_matrix(_console(), columns, rows, notes)
+    else:
+        below = "".join(f"{text}\n" for text in notes)
+        raw(plain_table(columns, rows) + (f"\n{below}" if below else ""))
 
 
 def matrix_picture(
     file: Path, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str]
 ) -> None:
     """Write the matrix as a picture (SVG), for a page that can't hold coloured text."""
+    from rich.console import Console
+
     console = Console(record=True, width=PICTURE_WIDTH, file=StringIO(), highlight=False, markup=False, emoji=False)
     _print_matrix(console, columns, rows, notes)
     picture = WEB_FONTS.sub("", console.export_svg(title=title))
@@ -152,7 +193,7 @@ def matrix_picture(
 
 
 def _print_matrix(
-    console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str]
+    console: "Console", columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str]
 ) -> None:
     console.print(make_table(columns, rows))
     for count, text in enumerate(notes):

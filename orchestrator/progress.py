@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from db.reports import TaskRow
-from jobs.state import ACTIVE, ENDED, TaskState
+from jobs.state import ACTIVE, ENDED, FailureKind, TaskState
 from orchestrator.output import make_table, note
 from orchestrator.rows import remark, took
 
@@ -39,11 +39,17 @@ class _Lines:
         held_up = {task.id for task in held_up_of(tasks)}
         for task in tasks:
             now = (task.state, task.attempts, task.waits_for if task.is_stuck or task.id in held_up else None)
-            waits_again = task.state is TaskState.QUEUED and task.failure is not None
-            is_said = task.state in SAID or task.is_stuck or waits_again or task.id in held_up
+            is_said = task.state in SAID or task.is_stuck or _waits_again(task) or task.id in held_up
             if self._known.get(task.id) != now and is_said:
                 note(line(task))
             self._known[task.id] = now
+
+
+def _waits_again(task: TaskRow) -> bool:
+    """Whether it failed and is to be tried again, for whatever reason, or was done and is to be done again."""
+    if task.failure is None:
+        return task.lost is not None
+    return task.state is TaskState.QUEUED or task.failure.kind is FailureKind.INPUT_LOST
 
 
 class _Board:

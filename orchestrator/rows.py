@@ -5,20 +5,19 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from db.reports import AttemptRow, JobRow, TaskRow
 from db.results import ArtifactRow, ResultRow
 from jobs.errors import BadSetting
 from jobs.state import DONE, ENDED, TaskState
+from jobs.variants import AXES
 from orchestrator.output import quantity, seconds
 
-JOB_COLUMNS = ("job", "name", "model", "state", "done", "tasks", "stuck", "submitted_by", "submitted_at")
+JOB_COLUMNS = ("job", "name", "model", "state", "done", "tasks", "stuck", "submitted_by", "submitted_at", "origin")
 RESULT_COLUMNS = (
-    "job", "task", "model", "variant", "target", "precision", "attention", "tp", "engine", "nodes", "stage",
-    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "device", "node",
-    "toolchain", "versions", "context", "when",
+    "job", "task", "model", "variant", "target", *AXES, "stage",
+    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "device", "node", "versions", "context", "when",
 )  # fmt: skip
 ARTIFACT_COLUMNS = ("job", "task", "stage", "subject", "target", "name", "kind", "sha256", "size_bytes", "path", "when")
 AGE = re.compile(r"(\d+)([mhd])")
@@ -30,15 +29,15 @@ def when(time: str) -> str:
     return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def point_in_time(text: str, now: datetime) -> datetime:
-    """What `--since` means: a date or time in the user's zone, or an age before `now`."""
+def point_in_time(text: str, now: datetime, option: str = "--since") -> datetime:
+    """What `--since`, or another `option`, means: a date or time in the user's zone, or an age before `now`."""
     age = AGE.fullmatch(text.strip())
     if age:
         return now - timedelta(**{AGE_UNITS[age[2]]: int(age[1])})
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise BadSetting("--since", f"{text!r} is neither a date such as 2026-11-20 nor an age such as 12h") from None
+        raise BadSetting(option, f"{text!r} is neither a date such as 2026-11-20 nor an age such as 12h") from None
 
 
 def job(row: JobRow) -> dict[str, Any]:
@@ -54,7 +53,17 @@ def job(row: JobRow) -> dict[str, Any]:
         "counts": {state.value: count for state, count in row.counts.items()},
         "submitted_by": row.submitted_by,
         "submitted_at": row.submitted_at.isoformat(),
+        "origin": origin(row),
+        "schedule": row.schedule,
+        "imported_from": row.imported_from,
     }
+
+
+def origin(row: JobRow) -> str:
+    """Whence a job came where nobody submitted it."""
+    if row.imported_from:
+        return f"imported from {row.imported_from}"
+    return f"schedule {row.schedule}" if row.schedule else ""
 
 
 def task(row: TaskRow) -> dict[str, Any]:
@@ -65,12 +74,14 @@ def task(row: TaskRow) -> dict[str, Any]:
         "stage": row.stage,
         "subject": row.subject,
         "target": row.target,
+        "toolchain": row.toolchain,
         "state": row.state.value,
         "shown_state": "waits" if row.is_stuck else row.state.value,
         "needs": list(row.needs),
         "waits_for": row.waits_for,
         "is_stuck": row.is_stuck,
         "blocked_by": row.blocked_by,
+        "lost": row.lost,
         "cached_from": row.cached_from,
         "attempt": row.attempt,
         "attempts": row.attempts,
@@ -100,7 +111,10 @@ def remark(row: TaskRow) -> str:
         return f"{row.failure.kind}: {row.failure.message}"
     if row.state in (TaskState.PENDING, TaskState.QUEUED):
         again = f"again after {row.failure.kind}; " if row.failure else ""
-        return again + (row.waits_for or "")
+        again = f"makes {row.lost} again; " if row.lost else again
+        return (again + (row.waits_for or "")).removesuffix("; ")
+    if row.lost:
+        return f"makes {row.lost} again"
     if row.cached_from:
         return f"from {row.cached_from}"
     if row.state is TaskState.RUNNING and row.again_after:
@@ -125,6 +139,7 @@ def attempt(row: AttemptRow) -> dict[str, Any]:
         "processes": [asdict(process) for process in row.processes],
         "environment": dict(row.environment),
         "toolchain": row.toolchain,
+        "lock": row.lock,
         "versions": dict(row.versions),
         "digest": row.digest,
         "inputs": {stage: [asdict(artifact) for artifact in found] for stage, found in row.inputs.items()},
@@ -137,9 +152,13 @@ def attempt(row: AttemptRow) -> dict[str, Any]:
 def task_lines(row: TaskRow, attempts: Sequence[Mapping[str, Any]]) -> list[str]:
     """A task and its attempts in words, with the commands as they would be typed."""
     lines = [f"task {row.id}: {row.stage} for {row.subject}", ", ".join(filter(None, (row.state.value, remark(row))))]
+    if row.has_failed_before and row.failure:
+        lines += [f"  | {text}" for text in row.failure.log_tail.splitlines()]
+    lines += [f"  {name}: {address}" for name, address in row.settings.get("links", ())]  # what was imported with it
     for found in attempts:
         lines += ["", f"attempt {found['attempt']} on {found['node']}: {found['outcome'] or 'running'}"]
         lines += [f"  devices {', '.join(found['devices'])}"] if found["devices"] else []
+        lines += [f"  toolchain {found['toolchain']} ({found['lock'][:16]})"] if found["lock"] else []
         lines += [f"  $ {shlex.join(argv)}" for argv in found["commands"]]
         lines += [
             f"  exit {process['exit_code']} after {seconds(process['wall_s'])}, "
@@ -161,11 +180,7 @@ def result(row: ResultRow) -> dict[str, Any]:
         "model": row.model,
         "variant": row.variant,
         "target": row.target,
-        "precision": row.precision.value,
-        "attention": row.attention.value,
-        "tp": row.tp,
-        "engine": row.engine.value,
-        "nodes": row.nodes,
+        **row.axes,
         "stage": row.stage,
         "metric": row.metric,
         "unit": row.unit,
@@ -175,28 +190,34 @@ def result(row: ResultRow) -> dict[str, Any]:
         "prompt_tokens": row.prompt_tokens,
         "device": devices(row.devices),
         "node": row.node,
-        "toolchain": row.toolchain,
         "versions": dict(row.versions),
         "context": dict(row.context),
         "when": row.measured_at.isoformat(),
     }
 
 
-def result_line(found: Mapping[str, Any]) -> tuple[str, ...]:
+def result_columns(*, with_toolchain: bool) -> tuple[str, ...]:
+    """The heads of `result_line`."""
+    under = ("toolchain",) if with_toolchain else ()
+    return ("variant", "target", *under, "metric", "median", "samples", "batch", "prompt", "job", "when")
+
+
+def result_line(found: Mapping[str, Any], *, with_toolchain: bool) -> tuple[str, ...]:
     """A measurement in a table."""
     return (
         found["variant"],
         found["target"],
+        *([found["toolchain"]] if with_toolchain else []),
         found["metric"],
         quantity(found["median"], found["unit"]),
         str(len(found["samples"])),
         *("" if found[key] is None else str(found[key]) for key in ("batch", "prompt_tokens")),
-        found["job"],
+        found["job"] + (" (imported)" if "imported_from" in found["context"] else ""),
         when(found["when"]),
     )
 
 
-def artifact(row: ArtifactRow, path: Path) -> dict[str, Any]:
+def artifact(row: ArtifactRow, path: str) -> dict[str, Any]:
     """A file, with where it lies."""
     return {
         "job": row.job,
@@ -208,6 +229,6 @@ def artifact(row: ArtifactRow, path: Path) -> dict[str, Any]:
         "kind": row.kind,
         "sha256": row.sha256,
         "size_bytes": row.size_bytes,
-        "path": str(path),
+        "path": path,
         "when": row.made_at.isoformat(),
     }

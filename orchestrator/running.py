@@ -7,6 +7,7 @@ from db.store import RunningAttempt, Snapshot, Store
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Attempt, Place, TaskResult
 from orchestrator.executor import Executor
+from workers.failures import LostFile, of_lost
 
 NOBODY_RUNS_IT = Failure(FailureKind.LEASE_LOST, "nobody runs it any more")
 NEVER_STARTED = Failure(FailureKind.HANDED_BACK, "it was not started: the head lost the database or the cluster then")
@@ -63,6 +64,15 @@ class Running:
     def end_early(self, ended: Mapping[str, Failure], attempts: Mapping[str, Attempt]) -> None:
         """End those of the attempts that never ran."""
         self._finish([TaskResult(one, attempts[one].epoch, failure) for one, failure in ended.items()])
+
+    def end_without_inputs(self, lost: Mapping[str, Sequence[LostFile]], attempts: Mapping[str, Attempt]) -> None:
+        """End those of the attempts that can't run, for the store lacks what they need."""
+        self._finish(
+            [
+                TaskResult(one, attempts[one].epoch, of_lost(files), lost=tuple(file.artifact for file in files))
+                for one, files in lost.items()
+            ]
+        )
 
     def as_handed_back(self, result: TaskResult) -> TaskResult:
         """Nobody cancelled what was ended for its node's sake."""

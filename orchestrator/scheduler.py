@@ -22,8 +22,11 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 
 from db.store import OpenTask, Snapshot
-from jobs.state import DONE, RETRYABLE, TaskState
+from jobs.state import DONE, RETRYABLE, Failure, TaskState
 from jobs.task import Node, Place
+from jobs.toolchains import DEFAULT
+from orchestrator.collecting import garbage_collected_later
+from orchestrator.scheduling import words
 from orchestrator.scheduling.board import Board, Want
 from orchestrator.scheduling.rooms import EXPECTED, LATEST, ends_of
 
@@ -40,11 +43,35 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class Unqueue:
+    """Something that a queued task needs is not done any more: its files were lost."""
+
+    task: OpenTask
+
+
+@dataclass(frozen=True)
 class Block:
     """Something that a task needs will not be done."""
 
     task: OpenTask
     reason: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """A queued task can't be run at all."""
+
+    task: OpenTask
+    failure: Failure
+    lock: str = ""  #: the digest of the toolchain that no node can build
+
+
+@dataclass(frozen=True)
+class Build:
+    """Queued tasks want a toolchain that these nodes don't have."""
+
+    toolchain: str  #: its name
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -64,7 +91,7 @@ class Wait:
     is_stuck: bool
 
 
-Action = Queue | Block | Start | Wait
+Action = Queue | Unqueue | Block | Fail | Build | Start | Wait
 
 
 def decide(
@@ -76,7 +103,8 @@ def decide(
     `nodes` are those that are up, the closed ones among them. `twins` names for queued tasks an earlier one that
     computes the same: they wait for it, to take over its outputs.
     """
-    return _Decision(snapshot, twins, Board(snapshot, nodes, now), now - timedelta(seconds=patience_s)).actions()
+    with garbage_collected_later():
+        return _Decision(snapshot, twins, Board(snapshot, nodes, now), now - timedelta(seconds=patience_s)).actions()
 
 
 def in_turn(tasks: Iterable[OpenTask], usage: Mapping[str, float] | None = None) -> list[OpenTask]:
@@ -101,10 +129,13 @@ class _Decision:
         self._tasks = {task.id: task for task in snapshot.tasks}
         self._in_turn = in_turn(snapshot.tasks, snapshot.usage)
         self._twins, self._board, self._patient_since = twins, board, patient_since
+        self._locks, self._unresolved = snapshot.locks, snapshot.unresolved
         self._stuck: dict[str, str] = {}  #: why, by task
         self._actions: list[Action] = []
 
     def actions(self) -> list[Action]:
+        if self._locks:
+            self._expect_builds()
         job = ""
         blocked: list[tuple[OpenTask, Want]] = []  #: of the job
         for task in self._in_turn:
@@ -117,7 +148,16 @@ class _Decision:
                 want = self._decide_queued(task)
                 if want is not None and self._board.reserves(want.share.need.device_kind):
                     blocked.append((task, want))
+        self._actions += [Build(name, nodes) for name, nodes in self._board.to_build().items()]
         return self._actions
+
+    def _expect_builds(self) -> None:
+        """Have room kept for the builds that queued tasks want, whoever's turn it is."""
+        for task in self._in_turn:
+            kept = self._locks.get(task.toolchain)
+            if kept is not None and task.state is TaskState.QUEUED and task.id not in self._twins:
+                self._board.want_under(task, kept)
+        self._board.make_way_for_builds()
 
     def _reserve(self, blocked: Iterable[tuple[OpenTask, Want]]) -> None:
         for task, want in blocked:
@@ -128,12 +168,13 @@ class _Decision:
         needs = [self._tasks[need] for need in task.needs]
         for need in needs:
             if need.state in RETRYABLE:
-                self._actions.append(Block(task, f"{need.stage} ({need.id}) {need.state}"))
+                without = f" without having made {need.lost} again" if need.lost else ""
+                self._actions.append(Block(task, f"{need.stage} ({need.id}) {need.state}{without}"))
                 return
             if need.id in self._stuck:
                 self._wait(task, f"{need.stage}: {self._stuck[need.id]}", is_stuck=True)
                 return
-        waiting = ", ".join(sorted({need.stage for need in needs if need.state not in DONE}))
+        waiting = ", ".join(sorted({_work_of(need) for need in needs if need.state not in DONE}))
         if waiting:
             self._wait(task, f"after {waiting}", is_stuck=False)
         else:
@@ -141,11 +182,16 @@ class _Decision:
 
     def _decide_queued(self, task: OpenTask) -> Want | None:
         """Start a task or let it wait; returns what is to be kept for it."""
+        if task.needed and any(self._tasks[need.id].state not in DONE for need in task.needed):
+            self._actions.append(Unqueue(task))
+            return None
         twin = self._twins.get(task.id)
         if twin is not None:
             self._wait(task, self._stuck.get(twin, f"{twin} computes the same"), is_stuck=twin in self._stuck)
             return None
-        want = self._board.want_of(task)
+        want = self._board.want_of(task) if task.toolchain == DEFAULT else self._want_under(task)
+        if want is None:
+            return None
         if want.is_possible and not want.is_full:
             places = self._board.place(want, ends_of(0.0, task.expected_s, task.timeout_s))
             if places is not None:
@@ -154,8 +200,28 @@ class _Decision:
         self._wait(task, want.reason, want.is_stuck)
         return want if want.is_possible else None
 
+    def _want_under(self, task: OpenTask) -> Want | None:
+        """What a task wants that runs under a toolchain; None: that is not known yet, or can't be had."""
+        kept, unresolved = self._locks.get(task.toolchain), self._unresolved.get(task.toolchain)
+        if kept is not None:
+            want = self._board.want_under(task, kept)
+            if want.failure is None:
+                return want
+            self._actions.append(Fail(task, want.failure, kept.digest))
+        elif unresolved is not None and unresolved.failure is not None:
+            self._actions.append(Fail(task, unresolved.failure))
+        else:
+            trouble = unresolved.why if unresolved else ""
+            self._wait(task, words.waits_for_lock(task.toolchain, trouble), is_stuck=False)
+        return None
+
     def _wait(self, task: OpenTask, reason: str, is_stuck: bool) -> None:
         if is_stuck:
             self._stuck[task.id] = reason
         if task.waits_for != reason or task.is_stuck != is_stuck:
             self._actions.append(Wait(task, reason, is_stuck))
+
+
+def _work_of(need: OpenTask) -> str:
+    """What is waited for: a stage, or what it makes a second time."""
+    return f"{need.stage} makes {need.lost} again" if need.lost else need.stage

@@ -3,9 +3,14 @@
 HALOCTL_DATA               a folder for database, artifacts and logs; default: the user's data folder
 HALOCTL_DATABASE_URL       sqlite:///FILE or postgresql+psycopg://...; default: a SQLite file in the data folder
 HALOCTL_DATABASE_URL_FILE  a file with that URL, which nobody but its owner may read: for a URL with a password
-HALOCTL_ARTIFACTS          the artifact store, a folder that all nodes of a cluster share; default: in the data folder
+HALOCTL_ARTIFACTS          the artifact store, which all nodes of a cluster see: a folder, or a URL that fsspec knows
+                           (s3://, az://, gs://, ...; never with a secret in it); default: in the data folder
+HALOCTL_CACHE_GB           what a node keeps of a store at a URL; default: a quarter of its disk
 HALOCTL_RAY_ADDRESS        HOST:PORT of a Ray cluster for `haloctl head` to use; default: it starts one
+HALOCTL_TOOLCHAINS         a file with the site's own toolchains; default: there are none
 HALOCTL_CPU_DEVICES        how many logical CPU devices a node has; default 8
+HALOCTL_MAX_FOREIGN_CPU_PERCENT  how much of a node's processors may compute for others during a measurement before it
+                           counts as disturbed; default 10 where devices are the host's cores, 50 with GPUs
 """
 
 import os
@@ -14,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.errors import BadSetting, StorageUnusable
+from workers.artifacts import Location, locations
 
 URL_FILE = "HALOCTL_DATABASE_URL_FILE"
+TOOLCHAINS_VARIABLE = "HALOCTL_TOOLCHAINS"
 OTHERS = 0o077  #: the bits of a file's mode that let others use it
 
 
@@ -26,12 +33,18 @@ class Settings:
     data: Path
     database_url: str
     ray_address: str | None
-    artifacts: Path
+    artifacts: Location
+    toolchains: Path | None = None  #: the site's own
 
     @property
     def cache(self) -> Path:
         """What can be found out again at any time."""
         return self.data / "cache"
+
+    @property
+    def artifact_cache(self) -> Path:
+        """What this machine has of the artifact store."""
+        return self.cache / "artifacts"
 
 
 def from_environment() -> Settings:
@@ -39,9 +52,11 @@ def from_environment() -> Settings:
     given = os.environ.get("HALOCTL_DATA")
     data = Path(given).expanduser().absolute() if given else _default_data()
     url = _database_url() or f"sqlite:///{data / 'haloctl.db'}"
-    shared = os.environ.get("HALOCTL_ARTIFACTS")
-    artifacts = Path(shared).expanduser().absolute() if shared else data / "artifacts"
-    return Settings(data, url, os.environ.get("HALOCTL_RAY_ADDRESS") or None, artifacts)
+    shared = os.environ.get(locations.VARIABLE)
+    artifacts = locations.parse(shared) if shared else data / "artifacts"
+    rows = os.environ.get(TOOLCHAINS_VARIABLE)
+    toolchains = Path(rows).expanduser().absolute() if rows else None
+    return Settings(data, url, os.environ.get("HALOCTL_RAY_ADDRESS") or None, artifacts, toolchains)
 
 
 def _database_url() -> str | None:

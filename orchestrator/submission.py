@@ -3,19 +3,28 @@
 import getpass
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from db.store import Store
 from jobs.errors import BadModel, BadSetting, JobFileError
-from jobs.plan import Plan, PlannedTask, each_problem, places_problem, plan, weightless_problem
+from jobs.plan import (
+    Plan,
+    PlannedTask,
+    each_problem,
+    engine_problem,
+    places_problem,
+    plan,
+    unquantized_problem,
+    weightless_problem,
+)
 from jobs.spec import JobSpec
-from jobs.stages import stage_of
+from jobs.stages import STAGES, stage_of
 from jobs.stages.base import Model
 from jobs.task import Node
-from jobs.toolchains import Toolchain
+from jobs.toolchains import DEFAULT, Toolchain
 from jobs.variants import On
-from orchestrator import job_file, known_nodes, model_check
+from orchestrator import job_file, known_nodes, model_check, site_toolchains
 from orchestrator.output import count
 from orchestrator.scheduling import words
 from orchestrator.settings import Settings
@@ -39,18 +48,29 @@ class Asked:
     priority: int | None = None
     on: On | None = None
     option: str = ""  #: that `on` was asked for by
+    start: str | None = None  #: the stage that runs again, with those that follow it
 
 
 def prepare(name: str, settings: Settings, asked: Asked = Asked()) -> Prepared:
     """Read a job file or recipe, look at its model, plan it. Raises UserError for whatever can't work."""
-    spec, source = job_file.load(name)
+    toolchains = site_toolchains.rows(settings)
+    spec, sources = job_file.load(name, toolchains)
     spec, nodes = _as_asked(spec, name, asked)
+    for source in sources:
+        problem = weightless_problem(spec, has_weights=source.has_weights)
+        if problem:
+            raise BadModel(source.text, problem)
     toolchain = probe_toolchain(settings.cache)
-    model = model_check.find_out(spec, source, toolchain, settings.cache)
-    problem = weightless_problem(spec, model)
+    problem = engine_problem(spec, toolchain.versions, toolchains)
     if problem:
-        raise BadModel(source.text, problem)
-    made = plan(spec, model, nodes)
+        raise JobFileError(str(job_file.find(name)), None, "variants.engine", problem)
+    model, *more = (model_check.find_out(spec, source, toolchain, settings.cache) for source in sources)
+    for one in (model, *more):
+        problem = unquantized_problem(spec, one)
+        if problem:
+            raise JobFileError(str(job_file.find(name)), None, "stages", problem)
+    model = replace(model, more=tuple(more))
+    made = run_again_from(asked.start, spec, plan(spec, model, nodes, toolchains))
     if not made.variants:
         raise JobFileError(str(job_file.find(name)), None, "variants.exclude", "leaves no variant")
     return Prepared(spec, model, made, toolchain)
@@ -73,18 +93,33 @@ def _as_asked(spec: JobSpec, name: str, asked: Asked) -> tuple[JobSpec, Sequence
     return spec, nodes
 
 
-def store_job(store: Store, prepared: Prepared, *, reuse: bool) -> str:
+def run_again_from(start: str | None, spec: JobSpec, made: Plan) -> Plan:
+    """The plan in which a stage and what follows it runs, whatever was computed before; raises BadSetting."""
+    if start is None:
+        return made
+    order = [name for name in STAGES if name in spec.stages]
+    if start not in order:
+        what = f"the job has no stage {start}" if start in STAGES else f"no stage is called {start!r}"
+        raise BadSetting("--from", f"{what}; its stages are {', '.join(order)}")
+    again = order[order.index(start) :]
+    return replace(made, tasks=tuple(replace(task, is_fresh=task.stage in again) for task in made.tasks))
+
+
+def store_job(
+    store: Store, spec: JobSpec, model: Model, made: Plan, *, reuse: bool = True, reuse_measurements: bool = False
+) -> str:
     """Submit; returns the job's id."""
     return store.submit(
-        prepared.plan,
-        name=prepared.spec.name,
-        spec=prepared.spec.model_dump(mode="json"),
-        model=prepared.model,
+        made,
+        name=spec.name,
+        spec=spec.model_dump(mode="json"),
+        model=model,
         submitted_by=getpass.getuser(),
-        timeout_s=prepared.spec.timeout,
+        timeout_s=spec.timeout,
         reuse=reuse,
-        priority=prepared.spec.priority,
-        job_timeout_s=prepared.spec.job_timeout,
+        reuse_measurements=reuse_measurements,
+        priority=spec.priority,
+        job_timeout_s=spec.job_timeout,
     )
 
 
@@ -101,7 +136,8 @@ def dry_run_lines(prepared: Prepared) -> Iterator[str]:
         after = ", ".join(f"{numbers[need]:02d}" for need in task.needs)
         yield ""
         yield f"{numbers[task.key]:02d} {task.stage} {task.subject}"
-        yield f"   {'after ' + after + '; ' if after else ''}needs {needs_in_words(task)}"
+        under = "" if task.toolchain == DEFAULT else f"; under {task.toolchain}"
+        yield f"   {'after ' + after + '; ' if after else ''}needs {needs_in_words(task)}{under}"
         for command in commands_of(task, prepared.toolchain):
             yield f"   $ {shlex.join(command)}"
 
@@ -115,7 +151,9 @@ def needs_in_words(task: PlannedTask) -> str:
 
 
 def commands_of(task: PlannedTask, toolchain: Toolchain) -> list[tuple[str, ...]]:
-    """The argv of each of a task's commands."""
+    """The argv of each of a task's commands; under another toolchain than the default with the newest flags' names."""
+    if task.toolchain != DEFAULT:
+        toolchain = replace(toolchain, compiler_flags=frozenset())
     return [command.argv for command in stage_of(task.stage, task.settings).commands(task.settings, toolchain)]
 
 
@@ -133,6 +171,7 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
                 "needs": [numbers[need] for need in task.needs],
                 "resources": asdict(task.resources),
                 "pin": asdict(task.pin) if task.pin else None,
+                "toolchain": task.toolchain,
                 "commands": [list(argv) for argv in commands_of(task, prepared.toolchain)],
             }
             for task in prepared.plan.tasks

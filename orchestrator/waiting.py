@@ -3,7 +3,9 @@
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 
 from db import reports
 from db.matrix import matrix
@@ -17,6 +19,13 @@ from orchestrator.interrupts import noticed
 
 FAILURES = frozenset({JobState.FAILED, JobState.CANCELLED})
 SETTLE_S = 30.0  #: how long a cancelled task may take to end before the command stops watching
+
+
+class Wait(Protocol):
+    """Follows a job; returns the state that it is in then."""
+
+    def __call__(self, job: str, deadline: float | None = None) -> JobState:
+        """Until the deadline, or until nothing of it is left that can run."""
 
 
 class Interrupted(SystemExit):
@@ -34,21 +43,36 @@ def wait_for(
     A signal leaves the job queued, or cancels it when that is asked for: by `cancels_when_interrupted` where nobody
     can be asked.
     """
-    driver = embedded(context)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    try:
-        with noticed() as interrupts:
-            with progress.shown() as show:
-                state = follow(context, driver, job, interrupts, show, deadline, output.note)
-            if interrupts.came is not None:
-                _interrupted(context, driver, job, interrupts.came, cancels_when_interrupted)
-    finally:
-        driver.close()
+    with follower(context, cancels_when_interrupted=cancels_when_interrupted) as wait:
+        state = wait(job, deadline)
     _print_matrix(context, job, json=json)
     if state in FAILURES:
         raise JobFailed(job, state)
     if state is not JobState.SUCCEEDED:
         _say_what_is_left(context, job, state)
+
+
+@contextmanager
+def follower(context: Context, *, cancels_when_interrupted: bool) -> Iterator[Wait]:
+    """What follows one job after another, each to its end or to a deadline (time.monotonic), and shows its progress.
+
+    Signals are as for `wait_for`.
+    """
+    driver = embedded(context)
+    try:
+        with noticed() as interrupts:
+
+            def wait(job: str, deadline: float | None = None) -> JobState:
+                with progress.shown() as show:
+                    state = follow(context, driver, job, interrupts, show, deadline, output.note)
+                if interrupts.came is not None:
+                    _interrupted(context, driver, job, interrupts.came, cancels_when_interrupted)
+                return state
+
+            yield wait
+    finally:
+        driver.close()
 
 
 def _interrupted(context: Context, driver: Driver, job: str, number: signal.Signals, cancels: bool) -> None:
@@ -84,8 +108,7 @@ def _cancel(context: Context, driver: Driver, job: str) -> None:
 
 def _settle(context: Context, driver: Driver, tasks: Sequence[str]) -> None:
     """Step until none of the tasks holds a process any more."""
-    if not settle(context, driver, set(tasks), SETTLE_S, output.note):
-        output.note("some of it has not ended yet; whoever leads goes on ending it")
+    settle(context, driver, set(tasks), SETTLE_S, output.note)
 
 
 def settle_cancelled(context: Context, tasks: Sequence[str]) -> None:

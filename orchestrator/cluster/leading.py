@@ -4,6 +4,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from jobs.errors import BadSetting
 from jobs.task import Node
@@ -17,19 +18,25 @@ from orchestrator.ray_executor import RayExecutor
 from orchestrator.settings import Settings
 
 Say = Callable[[str], None]
+BeginAnew = Callable[[str], NoReturn]  #: told why
 
 
 class Executor(RayExecutor):
     """On a Ray that is started again when a process of it is gone; what agents run goes on meanwhile."""
 
-    def __init__(self, settings: Settings, ray: ClusterRay) -> None:
+    def __init__(self, settings: Settings, ray: ClusterRay, begin_anew: BeginAnew) -> None:
+        """`begin_anew` is called where Ray has forgotten this process, and does not return."""
         super().__init__(settings.data, ray.address, settings.artifacts)
-        self._ray = ray
+        self._ray, self._begin_anew = ray, begin_anew
 
     def nodes(self) -> Sequence[Node]:
         """The live nodes. Raises ClusterUnreachable."""
         self._ray.ensure()
         return super().nodes()
+
+    def _lose_ray(self, error: BaseException) -> None:
+        """Ray can't be left here: in 2.60 an answer that comes while it shuts down ends this process."""
+        self._begin_anew(str(error))
 
 
 def ray_of(settings: Settings, host: str, port: int, address: str | None, say: Say) -> ClusterRay:
@@ -58,7 +65,9 @@ def own_host(given: str) -> str:
     return address
 
 
-def lead(context: Context, ray: ClusterRay, say: Say, *, standby: bool, leaves_running: bool) -> None:
+def lead(
+    context: Context, ray: ClusterRay, say: Say, begin_anew: BeginAnew, *, standby: bool, leaves_running: bool
+) -> None:
     """Lead until a signal comes. Raises AlreadyLed where somebody else does, and may not be waited for."""
     has_led = False
 
@@ -68,7 +77,7 @@ def lead(context: Context, ray: ClusterRay, say: Say, *, standby: bool, leaves_r
         has_led = True
         for line in welcome(ray.address, context.settings):
             say(line)
-        return Executor(context.settings, ray)
+        return Executor(context.settings, ray, begin_anew)
 
     try:
         with noticed() as interrupts:

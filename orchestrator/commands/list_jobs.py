@@ -7,6 +7,7 @@ import typer
 
 def list_jobs(
     limit: int = typer.Option(20, "--limit", "-n", help="How many, newest first; 0 for all.", min=0),
+    toolchain: str = typer.Option(None, "--toolchain", help="Those with variants under it: a name, or 'iree-*'."),
     json: bool = typer.Option(False, "--json", help="Answer in JSON."),
     csv: bool = typer.Option(False, "--csv", help="Answer in CSV."),
 ) -> None:
@@ -16,7 +17,7 @@ def list_jobs(
     from orchestrator.context import opened
 
     with opened() as context:
-        found = [rows.job(job) for job in reports.jobs(context.database, limit or None)]
+        found = [rows.job(job) for job in reports.jobs(context.database, limit or None, toolchain)]
     if json:
         output.as_json(found)
     elif csv:
@@ -24,15 +25,17 @@ def list_jobs(
     elif not found:
         output.note("no jobs yet: `haloctl submit demo --wait` runs a first one")
     else:
+        has_others = any(job["origin"] for job in found)
         output.table(
-            ("job", "state", "done", "name", "by", "when"),
-            [_line(job) for job in found],
+            ("job", "state", "done", "name", "by", "when", *(["origin"] if has_others else [])),
+            [_line(job, with_origin=has_others) for job in found],
             right=("done",),
         )
 
 
-def _line(job: dict[str, Any]) -> tuple[str, ...]:
+def _line(job: dict[str, Any], *, with_origin: bool) -> tuple[str, ...]:
     from orchestrator.rows import when
 
     done = f"{job['done']}/{job['tasks']}"
-    return (job["job"], job["state"], done, job["name"], job["submitted_by"], when(job["submitted_at"]))
+    told = (job["job"], job["state"], done, job["name"], job["submitted_by"], when(job["submitted_at"]))
+    return (*told, job["origin"]) if with_origin else told

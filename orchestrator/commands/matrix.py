@@ -4,14 +4,18 @@ from pathlib import Path
 
 import typer
 
+from orchestrator.commands.form_options import CSV, JSON, MARKDOWN
+
 
 def matrix(
     job: str = typer.Argument(None, help="A job's id; without it the newest verdict of every cell.", metavar="[JOB]"),
     model: str = typer.Option(None, "--model", help="A model's name, or a pattern such as 'llama*'."),
     variant: str = typer.Option(None, "--variant", help="A variant's name or pattern."),
     target: str = typer.Option(None, "--target", help="cpu, mi300x, ..."),
-    json: bool = typer.Option(False, "--json", help="Answer in JSON."),
-    csv: bool = typer.Option(False, "--csv", help="Answer in CSV."),
+    toolchain: str = typer.Option(None, "--toolchain", help="A toolchain's name or pattern: 'iree-*'."),
+    json: bool = JSON,
+    csv: bool = CSV,
+    markdown: bool = MARKDOWN,
     svg: Path = typer.Option(None, "--svg", help="Write a picture to this file instead.", dir_okay=False),
 ) -> None:
     """Print the matrix: variants against stages.
@@ -21,9 +25,11 @@ def matrix(
     from db.matrix import matrix as read
     from orchestrator import matrix_view, output
     from orchestrator.context import opened
+    from orchestrator.forms import Form, Shown, markdown_list, markdown_table
 
+    Form(json, csv, markdown)
     with opened() as context:
-        rows = read(context.database, job=job, model=model, variant=variant, target=target)
+        rows = read(context.database, job=job, model=model, variant=variant, target=target, toolchain=toolchain)
     if json:
         output.as_json(matrix_view.as_json(rows))
         return
@@ -32,6 +38,8 @@ def matrix(
         output.matrix_picture(svg, " ".join(filter(None, ("haloctl matrix", job))), view.columns, view.rows, view.notes)
     elif csv:
         output.as_csv((dict(zip(view.columns, row, strict=True)) for row in view.rows), view.columns)
+    elif markdown:
+        output.raw(markdown_table(Shown(view.columns, view.rows)) + markdown_list(view.notes))
     elif not rows:
         output.note("nothing in the matrix yet: `haloctl submit demo --wait` fills a first one")
     else:

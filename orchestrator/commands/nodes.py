@@ -15,20 +15,27 @@ JSON = typer.Option(False, "--json", help="Answer in JSON.")
 
 @app.callback(invoke_without_command=True)
 def nodes(context: typer.Context, json: bool = JSON) -> None:
-    """List nodes and their devices, check their settings, take them out of use."""
+    """List nodes and their devices, check their settings, take them out of use.
+
+    Speed is how fast each device is beside the median of its peers at equal work, the slowest first.
+    """
     if context.invoked_subcommand is not None:
         return
+    from db.runs import Chosen, runs
     from orchestrator import known_nodes, node_rows, output
     from orchestrator.context import opened
+    from orchestrator.deciding.speed import METRICS_OF_SPEED, NEWEST, speeds
 
     with opened() as world:
         found = known_nodes.seen(world)
+        speed = speeds(runs(world.database, Chosen(METRICS_OF_SPEED), NEWEST))
     if json:
-        output.as_json([node_rows.as_json(node) for node in found])
+        output.as_json([node_rows.as_json(node, speed) for node in found])
     elif not found:
         output.note("no node has joined yet: `haloctl node --head HOST:PORT` on a machine makes it one")
     else:
-        output.table(node_rows.COLUMNS, map(node_rows.line, found), right=node_rows.RIGHT)
+        lines = [node_rows.line(node, speed) for node in found]
+        output.table(node_rows.COLUMNS, lines, right=node_rows.RIGHT)
 
 
 @app.command("check")

@@ -6,16 +6,26 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from db.reports import AttemptRow
+    from jobs.task import Artifact
     from orchestrator.context import Context
+    from workers.artifacts import ArtifactStore
 
-SCRIPT, MANIFEST = "reproduce.sh", "manifest.json"
+SCRIPT, MANIFEST, PROGRAMS = "reproduce.sh", "manifest.json", "programs"
 
 
 def reproduce(
     name: str = typer.Argument(help="A task's or an attempt's id, or the start of it.", metavar="TASK|ATTEMPT"),
     folder: Path = typer.Option(
-        None, "--output", "-o", help=f"Write {SCRIPT} and {MANIFEST} into this folder instead.", file_okay=False
+        None,
+        "--output",
+        "-o",
+        help=f"Write {SCRIPT}, {MANIFEST} and the programs that they need into this folder instead.",
+        file_okay=False,
+    ),
+    links: bool = typer.Option(
+        False,
+        "--links",
+        help="Put links to a remote store's files into it, good for a while, for where haloctl is not.",
     ),
     json: bool = typer.Option(False, "--json", help="Answer with the manifest, in JSON."),
 ) -> None:
@@ -27,10 +37,12 @@ def reproduce(
     from orchestrator.context import opened
 
     with opened() as context:
-        found = _manifest(context, name)
+        found = _manifest(context, name, links=links)
     script = reproduction.script(found)
     if folder is not None:
         _write(folder, found, script)
+        if found["programs"]:
+            _copy_programs(found["programs"], folder / PROGRAMS)
         output.note(f"`sh {folder / SCRIPT} FOLDER` does it again in a new folder")
     if json:
         output.as_json(found)
@@ -38,38 +50,53 @@ def reproduce(
         output.raw(script)
 
 
-def _manifest(context: "Context", name: str) -> dict[str, Any]:
-    from db import reports
+def _manifest(context: "Context", name: str, *, links: bool) -> dict[str, Any]:
+    from db import reports, toolchains
     from orchestrator import output, reproduction
-    from workers.artifacts import ArtifactStore
+    from orchestrator.chosen import attempt_named
+    from workers.environment import packages_root
 
-    attempt = _attempt(context, name)
+    attempt = attempt_named(context, name)
     task = reports.task(context.database, attempt.task)
-    store = ArtifactStore(context.settings.artifacts)
-    found = reproduction.manifest(attempt, task, lambda sha256: str(store.path(sha256)))
-    for artifact in (artifact for artifacts in attempt.inputs.values() for artifact in artifacts):
-        if not store.has(artifact):
-            output.note(f"warning: {artifact.name} ({artifact.sha256}) is not in the artifact store")
+    store = context.artifacts
+    lock = toolchains.of_digest(context.database, attempt.lock) if attempt.lock else None
+    for artifact in store.missing(artifact for artifacts in attempt.inputs.values() for artifact in artifacts):
+        output.note(f"warning: {artifact.name} ({artifact.sha256}) is not in the artifact store")
+    found = reproduction.manifest(
+        attempt,
+        task,
+        lock.lock if lock else None,
+        lambda artifact: _where(store, artifact, links=links),
+        str(packages_root()),
+    )
+    _warn_of_changes(context, attempt.id, found)
     return found
 
 
-def _attempt(context: "Context", name: str) -> "AttemptRow":
-    from db import reports
-    from jobs.errors import NothingToDo
-
-    if name.count("-") < 2:
-        task = reports.task(context.database, name)
-        if task.attempt is None:
-            raise NothingToDo(f"task {task.id} has not run: `haloctl why {task.id}` says what it waits for")
-        name = task.attempt
-    attempt = reports.attempt(context.database, name)
-    if not attempt.environment:  # it comes with the result
-        raise NothingToDo(f"attempt {attempt.id} left no result that could be had again: {_fate(attempt)}")
-    return attempt
+def _where(store: "ArtifactStore", artifact: "Artifact", *, links: bool) -> dict[str, Any]:
+    try:
+        return {"path": str(store.path(artifact.sha256))}
+    except ValueError:  # the store is no folder
+        return {"path": "", "urls": list(store.links(artifact)) if links else []}
 
 
-def _fate(attempt: "AttemptRow") -> str:
-    return attempt.failure.message if attempt.failure else attempt.outcome or "it still runs"
+def _warn_of_changes(context: "Context", attempt: str, found: dict[str, Any]) -> None:
+    """Say where our own programs are not those any more that it ran."""
+    from db import identities
+    from orchestrator import output
+    from workers.environment import probe_toolchain
+
+    identity = identities.made(context.database, attempt).identity or {}
+    if found["programs"] and identity.get("program") != probe_toolchain(context.settings.cache).programs:
+        output.note("warning: haloctl's own programs have changed since it ran: take the version of then")
+
+
+def _copy_programs(root: str, folder: Path) -> None:
+    """Our packages, as far as stage programs import them."""
+    from shutil import copytree, ignore_patterns
+
+    for part in ("workers", "jobs"):
+        copytree(Path(root, part), folder / part, ignore=ignore_patterns("__pycache__"), dirs_exist_ok=True)
 
 
 def _write(folder: Path, manifest: dict[str, Any], script: str) -> None:

@@ -46,7 +46,8 @@ def _job(context: "Context", name: str) -> tuple[dict[str, Any], list[str]]:
     lines = [
         f"job {job.id}: {job.name}",
         f"{job.state}, {found['done']} of {job.tasks} tasks done",
-        f"submitted by {job.submitted_by} at {rows.when(found['submitted_at'])}",
+        f"submitted by {job.submitted_by} at {rows.when(found['submitted_at'])}"
+        + (f" ({found['origin']})" if found["origin"] else ""),
         "",
     ]
     return found, lines

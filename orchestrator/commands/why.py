@@ -37,18 +37,21 @@ def why(
 
 def _explain(context: "Context", task: "TaskRow") -> "Explanation":
     from db import identities, reports
+    from db.imported import DIGEST
     from jobs.state import OPEN, TaskState
     from orchestrator import reasons
 
     database = context.database
-    if task.attempt is None or task.state in OPEN | {TaskState.BLOCKED}:
+    if (task.digest or "").startswith(DIGEST):
+        return reasons.explain_imported()
+    if task.attempt is None or task.has_failed_before or task.state in OPEN | {TaskState.BLOCKED}:
         needed = [found for found in reports.tasks(database, task.job) if found.id in task.needs]
         return reasons.explain_open(task, needed)
-    made = identities.made(database, task.attempt)
+    made, sent_back = identities.made(database, task.attempt), identities.sent_back(database, task.id)
     if task.cached_from:
-        return reasons.explain_taken_over(made)
+        return reasons.explain_taken_over(task.id, made, sent_back)
     earlier = identities.made_earlier(database, made)
-    return reasons.explain_run(made, earlier, reuses=identities.reuses(database, task.job))
+    return reasons.explain_run(made, earlier, identities.freedom(database, task.id), sent_back)
 
 
 def _row(task: "TaskRow", found: "Explanation") -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from orchestrator.ray_address import expect_answer
 from orchestrator.ray_executor.control import ANSWER_S, Control
 from orchestrator.ray_token import use_own_token
 from orchestrator.reaper import Reaper
-from workers.devices import use_one_mask
+from workers.device_masks import use_one_mask
 from workers.orders import Post
 
 T = TypeVar("T")
@@ -36,6 +37,10 @@ DRIVER = {
 
 #: Of a group, for each of its nodes: Ray's name of it, and what is held there.
 Shape = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
+
+
+class RayForgot(ClusterUnreachable):
+    """Ray does not know this process any more, which has to leave it and to join anew."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Connection:
             use_own_token(self._data)
         import ray
 
+        _leave_out_monitors()
         try:
             with interrupts.kept():
                 if self.address:
@@ -99,7 +105,7 @@ class Connection:
         """The members that are alive and have processors, by our names. Raises ClusterUnreachable.
 
         Of two with one name the newer is meant: a raylet that was started anew is known before the old one is known
-        to be gone. A Ray that has forgotten this process is left, and joined again by the next call.
+        to be gone. Raises RayForgot where it is to be closed before it is of use again.
         """
         self.open()
         for door in self._doors:
@@ -113,8 +119,7 @@ class Connection:
             if info.resources_total.get("CPU") and (name not in found or found[name].started_ms < node.started_ms):
                 found[name] = node
         if not is_member and found:
-            self.close()
-            raise ClusterUnreachable(self._where, "its raylet on this machine is gone; it is joined anew")
+            raise RayForgot(self._where, "its raylet on this machine is gone; it is joined anew")
         return found
 
     def agent(self, post: Post) -> Any:
@@ -235,8 +240,7 @@ class Connection:
         try:
             return _alive(self._store.get_all_node_info(timeout=CONTROL_STORE_S))
         except self._ray.exceptions.AuthenticationError as error:
-            self.close()
-            raise ClusterUnreachable(self._where, "its state was wiped; it is joined anew") from error
+            raise RayForgot(self._where, "its state was wiped; it is joined anew") from error
         except (self._ray.exceptions.RayError, RuntimeError, OSError) as error:
             raise ClusterUnreachable(self._where, reason_of(error)) from error
 
@@ -258,6 +262,17 @@ def _control_store(address: str) -> Any:
 
 def _alive(infos: Mapping[Any, Any]) -> dict[str, Any]:
     return {id_.hex(): info for id_, info in infos.items() if info.state == info.ALIVE}
+
+
+def _leave_out_monitors() -> None:
+    """Have a local Ray start without its autoscaler and its log monitor, as `ray start` does where it is told so.
+
+    `ray.init` has no option for it; they take a second of processor time, and as long until Ray is up.
+    """
+    from ray._private import parameter
+
+    if not isinstance(parameter.RayParams, partial):
+        parameter.RayParams = partial(parameter.RayParams, include_log_monitor=False, no_monitor=True)
 
 
 def _local_options(node: Node, folder: Path) -> dict[str, Any]:

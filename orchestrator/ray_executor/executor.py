@@ -12,9 +12,9 @@ from db.store import RunningAttempt
 from jobs.errors import ClusterUnreachable
 from jobs.state import FailureKind
 from jobs.task import Attempt, LogChunk, Node, TaskResult
-from jobs.toolchains import Toolchain
+from jobs.toolchains import Lock, Toolchain
 from orchestrator.ray_executor.book import Book
-from orchestrator.ray_executor.connection import LOCAL, Connection, RayNode, reason_of
+from orchestrator.ray_executor.connection import LOCAL, Connection, RayForgot, RayNode, reason_of
 from orchestrator.ray_executor.groups import Groups
 from orchestrator.ray_executor.handed import Handed
 from orchestrator.ray_executor.handing import Handing
@@ -22,12 +22,15 @@ from orchestrator.ray_executor.line import RETRY_S, Event, Line
 from orchestrator.ray_executor.lines import Lines
 from orchestrator.ray_executor.logs import Logs
 from orchestrator.ray_executor.sameness import Sameness
+from workers.agent import clock
+from workers.artifacts import Location
 from workers.devices import describe_node
 from workers.orders import Post, Report, Superseded
 
 LEASE_S = 15.0  #: an agent that has not heard of its head for so long ends all that it runs, and itself
 MARGIN_S = 3.0  #: after which nothing of it is left
 FIRST_ANSWERS_S = 3.0  #: what agents get to answer a head that begins to lead
+FOLLOW_EVERY_S = 0.25  #: how often Ray's control store is asked for the members while all is well
 LOCAL_ANSWER_S = 60.0  #: what a local Ray takes at most to start an agent
 
 
@@ -41,7 +44,7 @@ class RayExecutor:
         self,
         data: Path,
         address: str | None = None,
-        artifacts: Path | None = None,
+        artifacts: Location | None = None,
         toolchain: Toolchain | None = None,
         lease_s: float = LEASE_S,
         margin_s: float = MARGIN_S,
@@ -49,7 +52,7 @@ class RayExecutor:
         """`artifacts` is the store that all nodes share, by default in `data`; `toolchain` is what nodes must have,
         by default what is installed here."""
         self._data, self._address = data.absolute(), address
-        self._sameness = Sameness(self._data, (artifacts or data / "artifacts").absolute(), toolchain)
+        self._sameness = Sameness(self._data, artifacts or self._data / "artifacts", toolchain)
         self._lease_s = lease_s if address else math.inf
         self._longest_silence_s = self._lease_s + margin_s
         self._term = 0
@@ -61,9 +64,11 @@ class RayExecutor:
         self._handing = Handing(self._book, self._lines, self._groups, has_books=address is not None)
         self._has_old_groups = False  #: some that earlier heads made may be in Ray's books
         self._logs = Logs()
+        self._built: dict[str, Toolchain] = {}  #: by their locks' digests
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
         self._superseded: Superseded | None = None
+        self._follow_again_at = 0.0
 
     def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
         """Ask the agents that are there what they have; a local Ray ends with whoever started it."""
@@ -86,13 +91,13 @@ class RayExecutor:
     def nodes(self) -> Sequence[Node]:
         """The local machine as it is, or every live node of the cluster whose agent answers."""
         if self._address:
-            self._follow_members()
+            self._keep_up()
             self._groups.drop_idle()
             self._drop_old_groups()
             return [line.described for line in self._lines if self._lines.ready(line.node)]
         if self._connection.is_open:
             with suppress(ClusterUnreachable):  # then what it ran is lost, and the next attempt starts another one
-                self._follow_members()
+                self._keep_up()
         local = self._lines.ready(LOCAL)
         return [local.described if local else self._describe()]
 
@@ -120,6 +125,24 @@ class RayExecutor:
             self.open()
         self._hear()
         return self._handing.hand_over(attempts)
+
+    def build(self, wanted: Mapping[str, Sequence[Lock]]) -> None:
+        """Ask the agents; their polls tell what came of it."""
+        if not self._address:
+            self.open()
+        self._hear()
+        for node, locks in wanted.items():
+            if line := self._lines.ready(node):
+                line.build(locks)
+
+    def built(self) -> Mapping[str, Toolchain]:
+        """Those that agents told of."""
+        return self._built
+
+    def forget_builds(self, digests: Collection[str]) -> None:
+        """Until agents are asked again."""
+        for line in self._lines:
+            line.forget_builds(digests)
 
     def running(self) -> set[str]:
         """Ids of the attempts whose results were not collected yet."""
@@ -171,6 +194,14 @@ class RayExecutor:
         self._groups.forget()
         self._connection.close()
 
+    def _keep_up(self) -> None:
+        """Follow the members as they come and go. Raises ClusterUnreachable."""
+        if clock() < self._follow_again_at and self._connection.is_open:
+            self._tend()
+            return
+        self._follow_members()
+        self._follow_again_at = clock() + FOLLOW_EVERY_S
+
     def _follow_members(self) -> None:
         """Have a line to every node's agent, and none to others. Raises ClusterUnreachable."""
         if self._superseded:
@@ -179,7 +210,7 @@ class RayExecutor:
         try:
             members = self._connection.nodes()
         except ClusterUnreachable as error:
-            if was_open and not (self._address and self._connection.is_open):
+            if isinstance(error, RayForgot) or (was_open and not self._address):
                 self._lose_ray(error)
             raise
         self._hear()
@@ -239,7 +270,10 @@ class RayExecutor:
             case "start":
                 self._see_begun(line, event.about)
                 self._lose_unknown(line.node, event.answer)
+            case "build":
+                line.builds(event.about, event.answer)
             case "poll":
+                self._built |= {toolchain.lock: toolchain for toolchain in event.answer.built}
                 self._take_results(line, event.answer.results)
                 line.polled(event.answer)
                 line.poll()

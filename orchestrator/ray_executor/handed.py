@@ -38,20 +38,27 @@ class Handed:
             self.results[node] = result
 
     def merged(self) -> TaskResult:
-        """One result of all: the first failure that is no other's consequence, else what rank 0 found."""
+        """One result of all: a node's loss, else the first failure that is no other's consequence, else rank 0's.
+
+        What other nodes saw of a lost one is worth nothing: ranks that were ended one after another look to them like
+        the kernel that needs memory.
+        """
         first = self.results[self.nodes[0]]
         if len(self.nodes) == 1:
             return first
-        failures = [result.failure for result in self.results.values() if result.failure]
+        by_node = {node: result.failure for node, result in self.results.items() if result.failure}
+        losses = [one for node, one in by_node.items() if node in self.lost_on or one.kind is FailureKind.LEASE_LOST]
+        failures = list(by_node.values())
         causes = [failure for failure in failures if failure.kind not in FOLLOWING_KINDS]
         ranked = [self.results[node] for node in self.nodes]
         return replace(
             first,
-            failure=next(iter(causes or failures), None),
+            failure=next(iter(losses or causes or failures), None),
             artifacts=tuple(_named(rank, one) for rank, result in enumerate(ranked) for one in result.artifacts),
             processes=tuple(one for result in ranked for one in result.processes),
             warnings=tuple(dict.fromkeys(one for result in ranked for one in result.warnings)),
             unfit=tuple(one for result in ranked for one in result.unfit),
+            lost=tuple(dict.fromkeys(one for result in ranked for one in result.lost)),
             wall_s=max(result.wall_s for result in ranked),
         )
 

@@ -24,7 +24,11 @@ class Handing:
     has_books: bool  #: a local Ray has no other users, and nothing is held in its books
 
     def hand_over(self, attempts: Sequence[Attempt]) -> dict[str, str]:
-        """Returns those that can't be handed over, each with the reason. Raises ClusterUnreachable."""
+        """Returns those that can't be handed over, each with the reason. Raises ClusterUnreachable.
+
+        What was handed over already goes on as it is.
+        """
+        attempts = [attempt for attempt in attempts if attempt.id not in self.book.handed]
         refused = {attempt.id: reason for attempt in attempts if (reason := self._obstacle(attempt))}
         groups = self._hold([attempt for attempt in attempts if attempt.id not in refused])
         orders: dict[str, list[Order]] = {}

@@ -1,11 +1,13 @@
 """Calls of one agent: they return at once, and their answers come as events."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jobs.task import Node
+from jobs.toolchains import Lock
 from workers.agent import clock
 from workers.orders import Answer, Order, Report
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 LONG_POLL_S = 20.0  #: how long an agent may think about a poll when nothing has happened
 RETRY_S = 1.0
+BUILD_AGAIN_S = 300.0  #: how long a node is not asked again to build a toolchain
 BEGINNING_S = 60.0  #: what a new agent may take until it answers first
 
 
@@ -44,6 +47,8 @@ class Line:
     _number: int = 0  #: of the latest result that came
     _under_way: set[str] = field(default_factory=set)  #: calls of which there is one at a time
     _obey_again_at: float = 0.0
+    _asked: dict[str, float] = field(default_factory=dict)  #: locks that are to be built, and since when
+    _past: set[str] = field(default_factory=set)  #: locks of which the node is to say anew whether it can build them
     _forget: list[str] = field(default_factory=list)  #: results that the head has stored
 
     @property
@@ -61,7 +66,11 @@ class Line:
     def described(self) -> Node:
         """The node of an agent that obeys."""
         assert self.report
-        return self.report.node
+        node = self.report.node
+        if self._past.isdisjoint(node.toolchains):
+            return node
+        told = node.toolchains.items()
+        return replace(node, toolchains={lock: why for lock, why in told if not (why and lock in self._past)})
 
     def tend(self, expected: Callable[[str], Mapping[str, int]]) -> None:
         """See to it that the agent obeys, and that it is asked for results."""
@@ -74,6 +83,7 @@ class Line:
     def obeys(self, report: Report) -> None:
         """The agent has answered so."""
         self.report, self.closed, self._number, self._their_clock = report, report.closed, 0, report.clock
+        self._asked.clear()
         self.renew()
         self.poll()
 
@@ -103,6 +113,26 @@ class Line:
     def start(self, orders: Sequence[Order]) -> None:
         """Hand attempts over."""
         self._call("start", self.term, list(orders), about=[order.attempt.id for order in orders])
+
+    def build(self, locks: Sequence[Lock]) -> None:
+        """Have toolchains built; what was asked for a short while ago is not asked for again."""
+        since = clock() - BUILD_AGAIN_S
+        fresh = [lock for lock in locks if self._asked.get(lock.digest, -math.inf) < since]
+        if fresh:
+            self._asked |= {lock.digest: clock() for lock in fresh}
+            self._call("build", self.term, fresh, about=[lock.digest for lock in fresh])
+
+    def builds(self, asked: Sequence[str], toolchains: Mapping[str, str]) -> None:
+        """The agent was asked for these: what it has, and what it can't build, is now so."""
+        self._past.difference_update(asked)
+        if self.report:
+            self.report = replace(self.report, node=replace(self.report.node, toolchains=toolchains))
+
+    def forget_builds(self, locks: Collection[str]) -> None:
+        """Why the node could not build these counts no more, until it is asked to build them."""
+        self._past.update(locks)
+        for lock in locks:
+            self._asked.pop(lock, None)
 
     def cancel(self, attempts: Sequence[str]) -> None:
         """Ask for attempts' ends."""

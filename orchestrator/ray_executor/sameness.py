@@ -4,13 +4,14 @@ from pathlib import Path
 
 from jobs.toolchains import Toolchain
 from workers import store_mark
+from workers.artifacts import Location
 from workers.environment import probe_toolchain
 
 
 class Sameness:
     """What the head has; found out when it is first asked for."""
 
-    def __init__(self, data: Path, artifacts: Path, toolchain: Toolchain | None) -> None:
+    def __init__(self, data: Path, artifacts: Location, toolchain: Toolchain | None) -> None:
         self.artifacts = artifacts
         self._cache, self._toolchain = data / "cache", toolchain
         self._mark: str | None = None

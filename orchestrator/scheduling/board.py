@@ -6,25 +6,24 @@ Rooms only get fuller during a decision, so what did not fit once is never looke
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
-from operator import attrgetter
 
-from db.store import OpenTask, Snapshot
+from db.store import KeptLock, OpenTask, Snapshot
+from jobs.state import Failure
 from jobs.task import Node, Pin, Place, Resources
 from orchestrator.scheduling import words
 from orchestrator.scheduling.rooms import EXPECTED, LATEST, Ends, Room, Share, rooms_of
 from orchestrator.scheduling.shapes import Shape, able, shape_of, shapes_of
+from orchestrator.scheduling.under import Choice, choose, to_build
 
 #: The share of the nodes that may be kept for tasks of one kind of device. One task at a time would do against
 #: starvation; in a large cluster several nodes have to empty at once for large tasks to keep up with small ones.
 MOST_KEPT = 0.2
-
-#: Resources as a tuple: quicker to look up than the dataclass itself.
-AMOUNTS = attrgetter(*(found.name for found in fields(Resources)))
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +42,7 @@ class Want:
     refused: Ends = (inf, inf)  #: a task that ends so was not let into enough of them
     opening: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
     is_full: bool = False  #: what has room now, whoever that is kept for, is too little
+    failure: Failure | None = None  #: no node can do it, nor will be able to by itself
 
     def concerns(self, room: Room) -> bool:
         """Whether the room comes into question at all."""
@@ -57,18 +57,40 @@ class Board:
         self._all = rooms_of(snapshot, nodes, now)
         self._open = [room for room in self._all.values() if room.node.id not in snapshot.closed]
         self._held: list[Room] = []
+        self._most_kept = MOST_KEPT * len(self._open)
+        self._openings: dict[object, list[tuple[float, int]]] = {}  #: as they were first asked for, by what is alike
         self._wants: dict[object, Want] = {}
         self._sorted: dict[str, tuple[list[int], list[Room]]] = {}
         self._usable = Counter(shape_of(room.node, room.usable) for room in self._open)
         self._kept: Counter[str] = Counter()  #: rooms, by the kind of device that they are kept for
+        self._choices: list[tuple[str, Choice]] = []  #: of nodes, with the toolchains that they are for
 
     def want_of(self, task: OpenTask) -> Want:
         """What a task needs; the same object for all that need the same."""
-        key = (AMOUNTS(task.resources), task.pin, task.avoids)
+        want = self._wants.get(task.wants)
+        if want is None:
+            want = self._wants[task.wants] = self._new_want(task.resources, task.pin, task.avoids)
+        return want
+
+    def want_under(self, task: OpenTask, kept: KeptLock) -> Want:
+        """What a task needs that runs under a toolchain."""
+        key = (task.wants, kept.digest)
         want = self._wants.get(key)
         if want is None:
-            want = self._wants[key] = self._new_want(task.resources, task.pin, task.avoids)
+            want = self._wants[key] = self._new_want(task.resources, task.pin, ())
+            if want.is_possible:
+                self._put_under(want, kept, task.avoids)
         return want
+
+    def make_way_for_builds(self) -> None:
+        """Let nothing that wants a node to itself begin where a toolchain is to be built, for what was asked so far."""
+        for _, choice in self._choices:
+            for name in choice.asked:
+                self._all[name].builds = True
+
+    def to_build(self) -> dict[str, tuple[str, ...]]:
+        """The nodes that are to build a toolchain for what was asked for, by its name: now, so as to disturb nobody."""
+        return to_build(self._choices, {name for name, room in self._all.items() if room.is_quiet})
 
     def place(self, want: Want, ends: Ends) -> tuple[Place, ...] | None:
         """Give a task all that it wants, if that is to be had now; `ends` says when it would give it back."""
@@ -90,20 +112,17 @@ class Board:
             want.held, want.refused = want.held + found, (inf, inf)
         if ends[EXPECTED] >= want.refused[EXPECTED] and ends[LATEST] >= want.refused[LATEST]:
             return []
-        found = [
-            room
-            for room in want.held
-            if room.fits(want.share) and room.hold is not None and room.hold.admits(want.share, ends)
-        ]
+        want.held = [room for room in want.held if room.fits(want.share)]
+        admitting = (room for room in want.held if room.hold is not None and room.hold.admits(want.share, ends))
+        found = list(islice(admitting, count))
         if len(found) < count:
             want.refused = ends
-            want.held = [room for room in want.held if room.fits(want.share)]
-        return found[:count]
+        return found
 
     def reserves(self, kind: str) -> bool:
         """Whether rooms may be kept for one more task that needs this kind of device."""
         kept = self._kept[kind]
-        return kept == 0 or kept + 1 <= MOST_KEPT * len(self._open)
+        return kept == 0 or kept + 1 <= self._most_kept
 
     def reserve(self, want: Want, by: int) -> None:
         """Keep the rooms that open soonest for a blocked task, if there are as many that are kept for nobody.
@@ -129,10 +148,14 @@ class Board:
     def _opening(self, want: Want, by: int) -> list[tuple[float, int]]:
         """A heap of the open rooms by when they have room for a want, as it was when first asked for."""
         if by not in want.opening:
-            numbers = self._numbers.values() if want.names is None else [self._numbers[name] for name in want.names]
-            opening = ((self._open[number].opens_at_s(want.share, by), number) for number in numbers)
-            want.opening[by] = [(at_s, number) for at_s, number in opening if at_s is not None]
-            heapify(want.opening[by])
+            names, need = want.names, want.share.need
+            alike = (need.cpus, need.memory_bytes, need.devices, need.device_kind, need.is_quiet, want.share.device)
+            if (names, alike, by) not in self._openings:
+                numbers = self._numbers.values() if names is None else [self._numbers[name] for name in names]
+                opening = ((self._open[number].opens_at_s(want.share, by), number) for number in numbers)
+                self._openings[names, alike, by] = [(at_s, number) for at_s, number in opening if at_s is not None]
+                heapify(self._openings[names, alike, by])
+            want.opening[by] = self._openings[names, alike, by].copy()
         return want.opening[by]
 
     @cached_property
@@ -186,6 +209,20 @@ class Board:
             want.rooms, want.names = others, frozenset(capable)
         else:
             want.rooms = [*others, *(room for room in want.rooms if room.node.id in avoids)]
+
+    def _put_under(self, want: Want, kept: KeptLock, avoids: Collection[str]) -> None:
+        """Leave out the nodes that don't have a toolchain."""
+        need, closed = want.share.need, self._snapshot.closed
+        able = [
+            room.node for room in self._open if want.concerns(room) and shape_of(room.node, room.usable).meets(need)
+        ]
+        shut = [node for node in self._nodes.values() if node.id in closed and shape_of(node).meets(need)]
+        choice = choose(kept, able, [] if want.names else shut, need.nodes, avoids)
+        self._choices.append((kept.lock.name, choice))
+        if choice.nodes:
+            want.names, want.rooms = choice.nodes, [room for room in want.rooms if room.node.id in choice.nodes]
+        else:
+            want.is_possible, want.reason, want.failure = False, choice.reason, choice.failure
 
     def _pinned_want(self, share: Share, pin: Pin) -> Want:
         need, node = share.need, self._nodes.get(pin.node)

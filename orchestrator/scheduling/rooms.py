@@ -1,6 +1,6 @@
 """What is left of each node now, when more of it will be, and what of it is kept for a task."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,9 +23,9 @@ class Share:
 Ends = tuple[float, float]
 EXPECTED, LATEST = 0, 1
 
-#: What a node gets back when an attempt ends: its two ends, cores, bytes of memory and devices, all of one kind. A bare
-#: tuple, because there are thousands in a decision.
-Release = tuple[float, float, int, int, tuple[Device, ...]]
+#: What a node gets back when an attempt ends: its two ends, cores, bytes of memory, the one kind of its devices, their
+#: number, and they. A bare tuple, because there are thousands in a decision.
+Release = tuple[float, float, int, int, str, int, tuple[Device, ...]]
 NOTHING: dict[int, Device] = {}
 
 
@@ -70,7 +70,9 @@ class Room:
     usable: Mapping[str, int]  #: how many devices of each kind it has, without what is quarantined
     running: int = 0  #: attempts
     is_quiet: bool = False  #: an attempt has it to itself
+    builds: bool = False  #: a toolchain is built here, or is to be: that would disturb what wants it to itself
     releases: list[Release] = field(default_factory=list)
+    order: int | None = None  #: which of their ends the releases are sorted by
     hold: Hold | None = None
 
     def count(self, kind: str) -> int:
@@ -83,6 +85,8 @@ class Room:
         if need.cpus > self.cpus or need.memory_bytes > self.memory_bytes:
             return False
         if self.running and (self.is_quiet or need.is_quiet):
+            return False
+        if self.builds and need.is_quiet:
             return False
         if not need.devices:
             return True
@@ -114,10 +118,14 @@ class Room:
         self.memory_bytes -= need.memory_bytes
         self.running += 1
         self.is_quiet = self.is_quiet or need.is_quiet
+        kind = devices[0].kind if devices else ""
+        free = self.free.get(kind, NOTHING)
         for device in devices:
-            if self.free.get(device.kind, NOTHING).pop(device.index, None) is None:  # gone, or quarantined meanwhile
+            if free.pop(device.index, None) is None:  # gone, or quarantined meanwhile
                 devices = tuple(other for other in devices if other != device)
-        self.releases.append((*ends, need.cpus, need.memory_bytes, devices))
+        expected_s, latest_s = ends
+        self.releases.append((expected_s, latest_s, need.cpus, need.memory_bytes, kind, len(devices), devices))
+        self.order = None
 
     def opens_at_s(self, share: Share, by: int) -> float | None:
         """When a task has room here by the expected or latest ends; None: not even when all that runs has ended."""
@@ -128,31 +136,30 @@ class Room:
         cpus, memory_bytes = need.cpus - self.cpus, need.memory_bytes - self.memory_bytes  # that are missing
         free = self.free.get(kind, NOTHING)
         devices = need.devices - (len(free) if device is None else int(device in free))
-        self.releases.sort(key=itemgetter(by))
-        for expected_s, latest_s, more_cpus, more_memory_bytes, released in self.releases:
+        if self.order != by:
+            self.releases.sort(key=itemgetter(by))
+            self.order = by
+        for expected_s, latest_s, more_cpus, more_memory_bytes, its_kind, count, released in self.releases:
             cpus -= more_cpus
             memory_bytes -= more_memory_bytes
             running -= 1
-            if devices > 0 and released and released[0].kind == kind:
-                devices -= len(released) if device is None else any(found.index == device for found in released)
+            if its_kind == kind:
+                devices -= count if device is None else any(found.index == device for found in released)
             if devices <= 0 and cpus <= 0 and memory_bytes <= 0 and running <= 0:
                 return latest_s if by == LATEST else expected_s
         return None
 
     def keep(self, share: Share, at_s: float, by: int) -> None:
         """Keep it for a task from then on."""
-        ended = [release for release in self.releases if (release[0], release[1])[by] <= at_s]
-        devices = Counter({kind: len(free) for kind, free in self.free.items()})
-        devices.update(device.kind for *_, released in ended for device in released)
+        cpus, memory_bytes = self.cpus - share.need.cpus, self.memory_bytes - share.need.memory_bytes
+        devices = defaultdict(int, {kind: len(free) for kind, free in self.free.items()})
         devices[share.need.device_kind] -= share.need.devices
-        self.hold = Hold(
-            at_s,
-            by,
-            share,
-            self.cpus + sum(cpus for _, _, cpus, _, _ in ended) - share.need.cpus,
-            self.memory_bytes + sum(memory_bytes for _, _, _, memory_bytes, _ in ended) - share.need.memory_bytes,
-            devices,
-        )
+        for expected_s, latest_s, more_cpus, more_memory_bytes, kind, count, _ in self.releases:
+            if (latest_s if by == LATEST else expected_s) <= at_s:
+                cpus += more_cpus
+                memory_bytes += more_memory_bytes
+                devices[kind] += count
+        self.hold = Hold(at_s, by, share, cpus, memory_bytes, devices)
 
 
 def ends_of(elapsed_s: float, expected_s: float | None, timeout_s: float) -> Ends:

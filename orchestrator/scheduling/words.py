@@ -48,6 +48,29 @@ def waits_for_people(need: Resources, pin: Pin | None, obstacles: Sequence[str])
     return f"needs {what}{where}; {named}"
 
 
+def waits_for_lock(name: str, trouble: str = "") -> str:
+    """A task whose toolchain's packages are not known yet."""
+    return f"for toolchain {name} to be resolved" + (f"; it is tried again: {_line(trouble)}" if trouble else "")
+
+
+def waits_for_toolchain(name: str, nodes: Sequence[str]) -> str:
+    """A task whose toolchain is being built."""
+    more = len(nodes) - MOST_OBSTACLES
+    return f"for toolchain {name} on node {', '.join(nodes[:MOST_OBSTACLES])}" + (
+        f" and {more} more" if more > 0 else ""
+    )
+
+
+def waits_for_closed(name: str, closed: Sequence[str], failed: Mapping[str, str]) -> str:
+    """A task whose toolchain none of the open nodes can build."""
+    told = [f"node {node}: {_line(why)}" for node, why in sorted(failed.items())][:MOST_OBSTACLES]
+    return f"for toolchain {name} on node {', '.join(sorted(closed))}, which is closed; {'; '.join(told)}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def obstacles(
     need: Resources,
     nodes: Iterable[Node],

@@ -1,0 +1,1 @@
+"""Whether numbers differ: comparisons, trends, gates and the speed of devices."""

@@ -1,0 +1,117 @@
+"""Series as pictures: in a terminal by plotext, in a file by matplotlib, which the extra `plots` brings."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import BadSetting
+from orchestrator.deciding.sides import told
+from orchestrator.deciding.trends import Series
+
+SUFFIXES = (".svg", ".png", ".pdf")
+MOST_PANELS = 24
+WIDTH, HEIGHT = 80, 16  #: characters
+MARKER = "●"
+TICKS = 4  #: parts that the time is divided into
+
+
+def in_terminal(series: Series, *, colour: bool) -> str:
+    """A series over time, and a line where a level changes."""
+    import plotext
+
+    figure, begin, end = plotext.figure, series.runs[0].at, series.runs[-1].at
+    figure.clear()
+    figure.plot_size(WIDTH, HEIGHT)
+    figure.title(title_of(series))
+    days = [_days(begin, run.at) for run in series.runs]
+    figure.draw(figure.signal(days, [run.median for run in series.runs], marker=MARKER))
+    for change in series.changes:
+        figure.line(_days(begin, change.at), "vertical")
+    ticks = [begin + part * (end - begin) / TICKS for part in range(TICKS + 1)]
+    form = "%m-%d %H:%M" if end - begin < TICKS * timedelta(days=1) else "%Y-%m-%d"
+    places = [_days(begin, tick) for tick in ticks]
+    figure.ruler("x", "lower").ticks(places, [tick.astimezone().strftime(form) for tick in ticks])
+    return str(figure.build().string(colorless=not colour))
+
+
+def _days(begin: datetime, at: datetime) -> float:
+    return (at - begin) / timedelta(days=1)
+
+
+def title_of(series: Series) -> str:
+    """`ttft_ms of tiny-llama-FP16-TP1 cpu, batch 1, prompt 64`."""
+    first = series.first
+    return ", ".join(filter(None, (f"{first.metric} of {first.variant} {first.target}".strip(), told(first.workload))))
+
+
+def expect(file: Path) -> None:
+    """Raise BadSetting where a picture can't be written to a file so called."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise BadSetting("--output", f"{file} should end with {', '.join(SUFFIXES)}")
+    if find_spec("matplotlib") is None:
+        raise BadSetting("--output", "pictures are made by matplotlib: `pip install 'haloctl[plots]'`")
+    if not file.absolute().parent.is_dir():
+        raise BadSetting("--output", f"there is no folder {file.absolute().parent}")
+
+
+def to_file(file: Path, series: Sequence[Series]) -> None:
+    """A panel for each variant and workload, a colour for each device; raises BadSetting where they are too many."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = _panels(series)
+    if len(panels) > MOST_PANELS:
+        raise BadSetting("--output", f"{len(panels)} panels are too many for a picture: choose some with --variant")
+    columns = min(len(panels), 2)
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(8 * columns, 3.2 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for panel, axes in zip(panels, grid.flat, strict=False):
+        _draw(axes, panel)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
+
+
+def _panels(series: Sequence[Series]) -> list[list[Series]]:
+    """Devices of one variant and workload together."""
+    found: dict[Any, list[Series]] = defaultdict(list)
+    for one in series:
+        found[one.first.bench[:-1]].append(one)
+    return list(found.values())
+
+
+def _draw(axes: Any, panel: Sequence[Series]) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    for number, one in enumerate(panel):
+        colour = f"C{number}"
+        axes.plot([run.at for run in one.runs], [run.median for run in one.runs], ".", color=colour,
+                  label=one.first.place, alpha=0.6)  # fmt: skip
+        for begin, end, level in one.levels:
+            axes.plot([one.runs[begin].at, one.runs[end - 1].at], [level, level], "-", color=colour, linewidth=1.5)
+        for change in one.changes:
+            axes.axvline(change.at, color=colour, linestyle="--", linewidth=1)
+            axes.annotate(
+                f"{change.in_words}\n{_first(change.suspects)}", (change.at, 1),
+                xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points", va="top", fontsize=7,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            )  # fmt: skip
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_title(title_of(panel[0]), fontsize=9)
+    axes.set_ylabel(panel[0].first.unit)
+    axes.grid(visible=True, alpha=0.3)
+    if len(panel) > 1:
+        axes.legend(fontsize=7)
+
+
+def _first(suspects: Sequence[str]) -> str:
+    first = suspects[0] if suspects else ""
+    return first if len(first) <= 40 else f"{first[:37]}..."

@@ -1,0 +1,87 @@
+"""What `iree-benchmark-module --benchmark_format=json` writes. Pure."""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from db.imports import FoundCell
+from jobs.errors import FileError
+from jobs.stages.benchmark import MILLISECONDS
+from jobs.task import Measurement
+from jobs.variants import Variant
+from orchestrator.imports.found import FoundFile, Workload, content_of, digest_of_content, parsed
+
+#: An entry point by its name: `prefill_bs4_t2048` as haloctl's programs have it, `prefill_bs4` as sharktank's.
+FUNCTION = re.compile(r"(?:BM_)?(prefill|decode)(?:_bs(\d+))?(?:_t(\d+))?\b.*")
+METRICS = {"prefill": "ttft_ms", "decode": "itl_ms"}
+
+
+def read(path: Path, model: str, variant: Variant, at: datetime | None, said: Workload) -> FoundFile:
+    """The times of prefill and decode as a benchmark; `at` is needed where it has no date. Raises FileError."""
+    content = content_of(path)
+    found = parsed(path, content)
+    runs = found.get("benchmarks")
+    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        raise FileError(
+            str(path), None, "benchmarks", "should be a list of objects, as iree-benchmark-module writes it"
+        )
+    times: dict[tuple[str, int | None, int | None], list[tuple[int, float]]] = defaultdict(list)
+    left_out = []
+    for number, run in enumerate(runs):
+        if "aggregate_name" in run or run.get("run_type") == "aggregate":
+            continue
+        name = FUNCTION.fullmatch(str(run.get("name", "")))
+        if name is None:
+            left_out.append(f"benchmarks[{number}]: {run.get('name')!r} is neither prefill nor decode")
+            continue
+        batch, prompt = (int(size) if size else None for size in name.groups()[1:])
+        times[METRICS[name[1]], batch, prompt].append(
+            (run.get("repetition_index", number), _time_ms(path, number, run))
+        )
+    if not times:
+        raise FileError(
+            str(path),
+            None,
+            "benchmarks",
+            "holds no single run of prefill or decode (mean, median and so on do not count)",
+        )
+    context = found.get("context") if isinstance(found.get("context"), dict) else {}
+    measurements = tuple(
+        Measurement(
+            metric,
+            tuple(time for _, time in sorted(runs)),
+            {**said.over({"batch": batch, "prompt_tokens": prompt}), "iree": context},
+        )
+        for (metric, batch, prompt), runs in times.items()
+    )
+    cell = FoundCell(
+        model=model,
+        variant=variant,
+        stage="benchmark",
+        at=at or _date(path, context or {}),
+        digest=digest_of_content(content, "iree"),
+        measurements=measurements,
+    )
+    return FoundFile((cell,), tuple(left_out))
+
+
+def _time_ms(path: Path, number: int, run: Mapping[str, Any]) -> float:
+    at = f"benchmarks[{number}]"
+    if run.get("error_occurred"):
+        raise FileError(str(path), None, f"{at}.error_message", str(run.get("error_message", "it failed")))
+    if run.get("time_unit") not in MILLISECONDS:
+        raise FileError(str(path), None, f"{at}.time_unit", f"should be one of {', '.join(MILLISECONDS)}")
+    time = run.get("real_time")
+    if not isinstance(time, int | float) or isinstance(time, bool):
+        raise FileError(str(path), None, f"{at}.real_time", "should be a number")
+    return float(time * MILLISECONDS[run["time_unit"]])
+
+
+def _date(path: Path, context: Mapping[str, Any]) -> datetime:
+    try:
+        return datetime.fromisoformat(context["date"]).astimezone()
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(str(path), None, "context.date", "is missing, or no date: give --date") from error

@@ -1,0 +1,1 @@
+"""The report: the page that a team would keep by hand."""
