@@ -1,5 +1,6 @@
 """Fixtures: every test that takes `database_url`, `database` or `store` runs on SQLite and on Postgres."""
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,8 +9,23 @@ import pytest
 
 from db.engine import Database, open_database, upgrade
 from db.store import Store
-from tests import databases
+from tests import databases, side_by_side
 from tests.stored_jobs import NOON
+
+os.environ.setdefault("HALOCTL_MAX_FOREIGN_CPU_PERCENT", "100")  # other tests run beside those that measure
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without workers tests stay in the order in which they were found."""
+    if side_by_side.is_worker(config):
+        side_by_side.longest_first(items)
+
+
+@pytest.fixture(scope="session")
+def common_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A temporary folder that all workers of this run have in common."""
+    return side_by_side.common_folder(request.config, tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,8 @@ class Card:
     node_id: int | None = None
     persistence: str = "Disabled"
     clock_mhz: int = 1980
+    power_cap_w: int = 700
+    heat_us: int = 0  #: for which it was slowed by heat since the driver was loaded
 
 
 STATE = """
@@ -85,6 +87,8 @@ for number, card in enumerate(cards):
         "Unique ID": hex(card["unique_id"]), "Performance Level": card["level"], "Serial Number": "N/A",
         "VRAM Total Memory (B)": str(card["total_bytes"]), "VRAM Total Used Memory (B)": str(card["used_bytes"]),
         "Card Series": card["name"], "Card Model": "0x74a1", "Card SKU": "M3000100",
+        "sclk clock speed:": "(345Mhz)", "mclk clock speed:": "(2619Mhz)", "Temperature (Sensor junction) (C)": "31.0",
+        "Current Socket Graphics Package Power (W)": "71.2", "Max Graphics Package Power (W)": str(card["power_cap_w"]),
     }
     if card["node_id"] is not None:
         facts["Node ID"] = str(card["node_id"])
@@ -108,6 +112,11 @@ elif sys.argv[1].startswith("--query-gpu="):
             "memory.total": card["total_bytes"] >> 20, "memory.used": card["used_bytes"] >> 20,
             "driver_version": "550.54.15", "persistence_mode": card["persistence"],
             "clocks.applications.graphics": card["clock_mhz"], "clocks.max.graphics": 1980, "clocks.max.memory": 2619,
+            "clocks.sm": 345, "clocks.mem": 2619, "power.draw": "71.20", "power.limit": card["power_cap_w"],
+            "temperature.gpu": 31, "clocks_event_reasons_counters.sw_thermal_slowdown": card["heat_us"],
+            "clocks_event_reasons_counters.hw_thermal_slowdown": 0,
+            "clocks_event_reasons_counters.hw_power_brake_slowdown": "[N/A]",
+            "clocks_event_reasons_counters.sw_power_cap": 5_000_000,
         }
         print(", ".join(str(values[name]) for name in sys.argv[1].partition("=")[2].split(",")))
 else:
@@ -147,6 +156,13 @@ def amdsmi_get_gpu_perf_level(card):
 
 def amdsmi_get_gpu_driver_info(card):
     return {"driver_name": "amdgpu", "driver_version": "6.8.5", "driver_date": "2015/01/01 00:00"}
+
+def amdsmi_get_gpu_metrics_info(card):
+    counted = {"accumulation_counter": 1000, "socket_thm_residency_acc": 7, "ppt_residency_acc": 0}
+    return {"current_gfxclks": [345, 345], "current_uclk": 2619, "current_socket_power": 71, **counted}
+
+def amdsmi_get_power_cap_info(card):
+    return {"power_cap": card["power_cap_w"] * 10**6, "dpm_cap": 0}
 
 def amdsmi_get_gpu_kfd_info(card):
     if card["node_id"] is None:

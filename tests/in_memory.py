@@ -1,13 +1,36 @@
 """An executor that runs nothing: a test says what comes of the attempts that it was given."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from db.store import RunningAttempt
+from jobs.errors import HaloError, UnknownToolchain
 from jobs.state import Failure, FailureKind
 from jobs.task import GIB, Artifact, Attempt, Device, LogChunk, Node, TaskResult
-from tests.stored_jobs import NUMBERS
+from jobs.toolchains import Lock, Toolchain
+from tests.stored_jobs import NUMBERS, TOOLCHAIN
+from workers.processes import Cancellation
 
 NODE = Node("a", "a.example", 8, 64 * GIB, tuple(Device("cpu", index) for index in range(8)))
+
+
+class InMemoryResolver:
+    """Implements `orchestrator.locks.Resolver`: it knows what it was given, and raises it where that is an error."""
+
+    def __init__(self, **known: Lock | HaloError) -> None:
+        self.known: dict[str, Lock | HaloError] = known
+        self.asked: list[str] = []
+
+    def source(self, name: str) -> str:
+        found = self.known.get(name)
+        return found.source if isinstance(found, Lock) else ""
+
+    def resolve(self, name: str, cancellation: Cancellation) -> Lock:
+        self.asked.append(name)
+        found = self.known.get(name, UnknownToolchain(name, tuple(self.known)))
+        if isinstance(found, HaloError):
+            raise found
+        return found
 
 
 class InMemoryExecutor:
@@ -26,6 +49,8 @@ class InMemoryExecutor:
         self.is_left = False
         self.keeps_running = False  #: whether what earlier leaders started still runs when it is taken over
         self.term = 0
+        self.asked: dict[tuple[str, str], Lock] = {}  #: to be built, by node and digest
+        self.built_toolchains: dict[str, Toolchain] = {}
         self._taken_over: set[str] = set()
         self._followed: dict[str, int] = {}
         self._came: list[TaskResult] = []
@@ -57,6 +82,34 @@ class InMemoryExecutor:
         self.started += [attempt.id for attempt in attempts]
         self.attempts |= {attempt.id: attempt for attempt in attempts}
         return {}
+
+    def build(self, wanted: Mapping[str, Sequence[Lock]]) -> None:
+        for node, locks in wanted.items():
+            self.asked |= {(node, lock.digest): lock for lock in locks}
+
+    def built(self) -> Mapping[str, Toolchain]:
+        return self.built_toolchains
+
+    def forget_builds(self, digests: Collection[str]) -> None:
+        for key in [key for key in self.asked if key[1] in digests]:
+            del self.asked[key]
+        self.known_nodes = [
+            replace(
+                node, toolchains={lock: why for lock, why in node.toolchains.items() if not (why and lock in digests)}
+            )
+            for node in self.known_nodes
+        ]
+
+    def end_build(self, lock: Lock, why: str = "", node: str = "a") -> None:
+        """Let a build end, or fail for a reason."""
+        assert (node, lock.digest) in self.asked
+        if not why:
+            self.built_toolchains[lock.digest] = lock.toolchain(TOOLCHAIN, frozenset({"--of-the-lock"}))
+        self.known_nodes = [
+            replace(found, toolchains={**found.toolchains, lock.digest: why}) if found.id == node else found
+            for found in self.known_nodes
+        ]
+        self._wake()
 
     def running(self) -> set[str]:
         return set(self.attempts) | self._taken_over

@@ -3,18 +3,21 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from db.store import Need, OpenTask, RunningAttempt, Snapshot
+from db.store import KeptLock, Need, OpenTask, RunningAttempt, Snapshot, Unresolved
 from jobs.state import TaskState
 from jobs.task import GIB, Device, Node, Pin, Place, Resources
+from jobs.toolchains import DEFAULT
 from orchestrator.scheduler import Action, Start, Wait, decide
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 GPU = "mi300x"
 
 
-def node(name: str = "a", cpus: int = 4, memory_gib: int = 16, **devices: int) -> Node:
+def node(
+    name: str = "a", cpus: int = 4, memory_gib: int = 16, toolchains: Mapping[str, str] | None = None, **devices: int
+) -> Node:
     found = tuple(Device(kind, index) for kind, count in devices.items() for index in range(count))
-    return Node(name, name, cpus, memory_gib * GIB, found)
+    return Node(name, name, cpus, memory_gib * GIB, found, toolchains=toolchains or {})
 
 
 def task(
@@ -30,6 +33,8 @@ def task(
     avoids: tuple[str, ...] = (),
     expected_s: float | None = None,
     timeout_s: float = 60.0,
+    lost: str | None = None,
+    toolchain: str = DEFAULT,
 ) -> OpenTask:
     return OpenTask(
         id=f"{job}-{name}",
@@ -51,6 +56,8 @@ def task(
         pin=pin,
         avoids=avoids,
         expected_s=expected_s,
+        lost=lost,
+        toolchain=toolchain,
     )
 
 
@@ -78,10 +85,20 @@ def decided(
     closed: Mapping[str, str] | None = None,
     quarantined: Mapping[tuple[str, str, int], str] | None = None,
     usage: Mapping[str, float] | None = None,
+    locks: Mapping[str, KeptLock] | None = None,
+    unresolved: Mapping[str, Unresolved] | None = None,
     at_s: float = 0.0,
 ) -> list[Action]:
     """What is decided so long after the beginning."""
-    snapshot = Snapshot(tuple(tasks), attempts, closed=closed or {}, quarantined=quarantined or {}, usage=usage or {})
+    snapshot = Snapshot(
+        tuple(tasks),
+        attempts,
+        closed=closed or {},
+        quarantined=quarantined or {},
+        usage=usage or {},
+        locks=locks or {},
+        unresolved=unresolved or {},
+    )
     return decide(snapshot, nodes, {}, BEGIN + timedelta(seconds=at_s))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select
 
 from db.engine import Database
+from db.ids import epoch_of
 from db.store import Begun, OpenTask, Store, TakeOver
 from db.tables import metadata
 from jobs.plan import plan
@@ -43,6 +44,7 @@ def submit(
     job_timeout_s: float | None = None,
     submitted_by: str = "ada",
     pin: Pin | None = None,
+    reuse_measurements: bool = False,
     **changes: Any,
 ) -> str:
     """Submit a job; by default one variant for cpu, five tasks: export, compile, invoke, numerics, benchmark."""
@@ -56,6 +58,7 @@ def submit(
         submitted_by=submitted_by,
         timeout_s=spec.timeout,
         reuse=True,
+        reuse_measurements=reuse_measurements,
         priority=priority,
         job_timeout_s=job_timeout_s,
     )
@@ -120,8 +123,8 @@ def finish(store: Store, result: TaskResult) -> TaskState | None:
 
 
 def give_back(store: Store, attempt: str, failure: Failure = LOST) -> TaskState | None:
-    """As for `finish`."""
-    return store.give_back({attempt: failure}).get(attempt)
+    """End an attempt without a result, as heads do; what is returned is as for `finish`."""
+    return finish(store, TaskResult(attempt, epoch_of(attempt), failure))
 
 
 def succeed(store: Store, task: str, digest: str = DIGEST, measurements: Sequence[Measurement] = NUMBERS) -> None:

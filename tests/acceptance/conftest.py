@@ -1,22 +1,25 @@
 """One filled world that many tests ask, copies of it for those that change something, and empty ones."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.haloctl import Done, Haloctl, opened, short_folder
 from tests.acceptance.jobs import EVERYTHING
+from tests.side_by_side import made_once
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A haloctl that has done EVERYTHING, and what `submit --wait` said of it."""
+    """A haloctl that has done EVERYTHING, what `submit --wait` said of it, and what that left in place of /tmp."""
 
     haloctl: Haloctl
     job: str
     done: Done
+    left: list[str]
 
 
 @pytest.fixture(scope="session")
@@ -27,19 +30,36 @@ def temporary() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def known_model(temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def known_model(temporary: Path, common_folder: Path) -> Path:
     """A data folder that only knows what was found out about the shipped model."""
-    with opened(tmp_path_factory.mktemp("known-model"), temporary) as haloctl:
-        haloctl.answer("submit", haloctl.job(**EVERYTHING), "--dry-run")
-        return haloctl.data
+
+    def make(folder: Path) -> None:
+        with opened(folder, temporary) as haloctl:
+            haloctl.answer("submit", haloctl.job(**EVERYTHING), "--dry-run")
+
+    return made_once(common_folder / "known-model", make) / "data"
 
 
 @pytest.fixture(scope="session")
-def filled(temporary: Path, known_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+def origin(known_model: Path, common_folder: Path) -> Path:
+    """A folder whose haloctl has done EVERYTHING, and is used for nothing but to be copied."""
+
+    def make(folder: Path) -> None:
+        with short_folder() as temporary, opened(folder, temporary, known_model) as haloctl:
+            done = haloctl.run("submit", haloctl.job(**EVERYTHING), "--wait")
+            haloctl.until_gone()  # no process is left
+            left = [path.name for path in temporary.iterdir()]
+            (folder / "done.json").write_text(json.dumps({"done": asdict(done), "left": left}))
+
+    return made_once(common_folder / "origin", make)
+
+
+@pytest.fixture(scope="session")
+def filled(temporary: Path, origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     """For reading only."""
-    with opened(tmp_path_factory.mktemp("filled"), temporary, known_model) as haloctl:
-        done = haloctl.run("submit", haloctl.job(**EVERYTHING), "--wait")
-        yield Filled(haloctl, haloctl.only_job()["job"], done)
+    found = json.loads((origin / "done.json").read_text())
+    with opened(tmp_path_factory.mktemp("filled"), temporary, origin / "data") as haloctl:
+        yield Filled(haloctl, haloctl.only_job()["job"], Done(**found["done"]), found["left"])
 
 
 @pytest.fixture
@@ -50,7 +70,7 @@ def fresh(temporary: Path, known_model: Path, tmp_path: Path) -> Iterator[Haloct
 
 
 @pytest.fixture
-def copied(temporary: Path, filled: Filled, tmp_path: Path) -> Iterator[Haloctl]:
+def copied(temporary: Path, origin: Path, tmp_path: Path) -> Iterator[Haloctl]:
     """A haloctl that has done EVERYTHING and may be changed."""
-    with opened(tmp_path / "copied", temporary, filled.haloctl.data) as haloctl:
+    with opened(tmp_path / "copied", temporary, origin / "data") as haloctl:
         yield haloctl

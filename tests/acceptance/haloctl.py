@@ -16,11 +16,13 @@ from typing import Any, Self
 import psutil
 import yaml
 
+from tests.command_lines import command_text
+
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "orchestrator.cli")
 COMMAND_S = 240.0  #: no command of these tests takes longer
 DEADLINE_S = 90.0  #: for what another process is to do
-GONE_S = 15.0  #: for the end of processes whose leader was killed
+GONE_S = 60.0  #: for the end of processes whose leader was killed
 POLL_S = 0.1
 LEFT_OUT = ("HALOCTL_", "RAY_", "COLUMNS", "LINES", "PYTEST_")  #: of this process's environment
 
@@ -81,6 +83,7 @@ class Haloctl:
             "TMPDIR": str(temporary),  # a short path: Ray puts sockets below it
             "PYTHONPATH": str(ROOT),
             "HF_HUB_OFFLINE": "1",
+            "HALOCTL_MAX_FOREIGN_CPU_PERCENT": "100",  # other tests run beside this one
             **variables,
         }
         self._count = 0
@@ -216,8 +219,4 @@ def _mentions(process: psutil.Process, folder: str) -> bool:
 
 
 def _told(processes: list[psutil.Process]) -> str:
-    told = []
-    for process in processes:
-        with suppress(psutil.Error):
-            told.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
-    return "; ".join(told)
+    return "; ".join(f"{process.pid} {command_text(process)[:120]}" for process in processes)

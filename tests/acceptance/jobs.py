@@ -11,7 +11,7 @@ EVERYTHING: dict[str, Any] = {
     "variants": {"precision": "f16", "tp": [1, 2], "target": ["cpu", "mi300x"]},
     "workload": {"batch": 1, "prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS},
     "numerics": {"windows": 4},
-    "benchmark": {"warmup": 1, "repetitions": REPETITIONS},
+    "benchmark": {"warmup": 1, "repetitions": REPETITIONS, "generations": 0},
     "timeout": "5m",
 }
 

@@ -64,6 +64,9 @@ def test_a_file_that_was_lost_is_made_again_and_what_followed_from_it_stays(agai
     assert states.pop(f"export {TP1}") == "succeeded"
     assert set(states.values()) == {"cached"}
     assert hashlib.sha256(Path(again.lost["path"]).read_bytes()).hexdigest() == again.lost["sha256"]
+    why = again.haloctl.json("why", again.tasks[f"export {TP1}"]["task"])
+    assert (why["reason"], why["changes"]) == ("files_gone", [])
+    assert "not all in the artifact store" in why["text"]
 
 
 def test_changed_weights_make_another_model_of_it(fresh: Haloctl) -> None:

@@ -16,6 +16,8 @@ from tests.acceptance.haloctl import ROOT, Haloctl, opened
 #: What no command line should wait for before it knows what is asked.
 HEAVY = {"ray", "torch", "transformers", "iree", "sqlalchemy", "alembic", "pydantic", "numpy", "rich"}
 
+WITHIN_GROUPS = ("db upgrade", "nodes drain", "nodes resume", "targets set", "import vllm", "schedule add")
+
 PRINTS_MODULES = """
 import sys
 sys.argv = ["haloctl", "--help"]
@@ -43,7 +45,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Haloctl:
     return haloctl
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS, "db upgrade", "nodes drain", "nodes resume"])
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS, *WITHIN_GROUPS])
 def test_help_tells_what_a_command_does_and_what_each_option_means(haloctl: Haloctl, command: str) -> None:
     done = haloctl.run(*command.split(), "--help")
     assert (done.code, done.err) == (0, "")

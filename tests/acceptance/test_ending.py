@@ -4,26 +4,9 @@ import signal
 
 import pytest
 
-from tests.acceptance.haloctl import Haloctl, until
+from tests.acceptance.haloctl import Haloctl
 from tests.acceptance.jobs import ENDLESS
-from tests.acceptance.timing import NEXT, SAID, TIMED, timing
-
-
-def test_cancelling_from_another_process_ends_it_all(copied: Haloctl) -> None:
-    running = timing(copied)
-    log = copied.start("logs", "--follow", running.task)
-    until(lambda: log.out, "the log is followed")
-
-    assert copied.json("cancel", running.job)["cancelled"]
-
-    assert copied.states(running.job)[TIMED] == copied.states(running.job)[NEXT] == "cancelled"
-    done = running.submit.end()
-    assert done.code == 3
-    assert done.err.splitlines()[-1].startswith(f"haloctl: job {running.job} ended as cancelled")
-    assert log.end().code == 0
-    copied.until_gone()
-    assert copied.json("list")[0]["state"] == "cancelled"
-    assert list((copied.data / "work").iterdir()) == []
+from tests.acceptance.timing import SAID, TIMED, timing
 
 
 @pytest.mark.parametrize(
@@ -50,12 +33,3 @@ def test_interrupting_wait_leaves_the_job(copied: Haloctl) -> None:
     assert f"`haloctl wait {job}` goes on with it" in done.err
     assert copied.states(job)[TIMED] == "queued"
     copied.until_gone()
-
-
-def test_wait_ends_when_its_time_is_over_and_leaves_the_job(copied: Haloctl) -> None:
-    job = copied.answer("submit", copied.job(**ENDLESS)).strip()
-    done = copied.run("wait", job, "--timeout", "1")
-    assert done.code == 0
-    assert "the time to wait is over" in done.err
-    copied.until_gone()
-    assert copied.json("list")[0]["state"] in ("queued", "running")

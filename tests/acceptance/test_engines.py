@@ -5,7 +5,7 @@ import json
 from tests.acceptance.haloctl import Haloctl
 from tests.acceptance.jobs import EVERYTHING, REPETITIONS
 
-ENGINES = {**EVERYTHING, "name": "engines"}
+ENGINES = {**EVERYTHING, "name": "engines", "benchmark": {**EVERYTHING["benchmark"], "generations": 1}}
 ENGINES["variants"] = {"precision": "f16", "tp": 2, "target": "cpu", "engine": ["iree", "torch"]}
 DASH = "\N{EN DASH}"
 
@@ -28,3 +28,7 @@ def test_both_engines_are_timed_and_checked_side_by_side(copied: Haloctl) -> Non
             ("iree", REPETITIONS),
             ("torch", REPETITIONS),
         }
+        assert all(row["context"]["machine"]["own_cpu_s"] > 0 for row in timed)
+        assert {row["engine"] for row in timed if "vmfb" in row["context"]} == {"iree"}
+    whole = json.loads(copied.answer("results", "--job", job, "--metric", "e2e_ms", "--json"))
+    assert {(row["engine"], len(row["samples"])) for row in whole} == {("iree", 1), ("torch", REPETITIONS)}

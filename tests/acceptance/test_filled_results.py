@@ -8,38 +8,15 @@ from typing import Any
 
 import pytest
 
+from jobs.variants import AXES
 from tests.acceptance.conftest import Filled
 from tests.acceptance.jobs import NEW_TOKENS, PROMPT_TOKENS, REPETITIONS
 
 TP1, TP2 = "tiny-llama-FP16-TP1", "tiny-llama-FP16-TP2"
 RESULT_KEYS = {
-    *(
-        "job",
-        "task",
-        "model",
-        "variant",
-        "target",
-        "precision",
-        "attention",
-        "engine",
-        "tp",
-        "nodes",
-        "stage",
-        "metric",
-    ),
-    *(
-        "unit",
-        "median",
-        "samples",
-        "batch",
-        "prompt_tokens",
-        "device",
-        "node",
-        "toolchain",
-        "versions",
-        "context",
-        "when",
-    ),
+    *("job", "task", "model", "variant", "target", "stage", "metric", "unit", "median", "samples"),
+    *("batch", "prompt_tokens", "device", "node", "versions", "context", "when"),
+    *AXES,
 }
 
 Row = dict[str, Any]
@@ -137,3 +114,24 @@ def test_results_in_csv_are_those_in_json(filled: Filled, results: list[Row]) ->
     assert [(row["task"], row["metric"], float(row["median"])) for row in rows] == [
         (row["task"], row["metric"], row["median"]) for row in results
     ]
+
+
+def test_the_trackers_table_is_pasted_into_a_wiki(filled: Filled) -> None:
+    table = filled.haloctl.answer("results", "--pivot", "date", "--markdown").splitlines()
+    assert table[0].startswith("| variant")
+    assert len([line for line in table if line.startswith(f"| {TP1} ")]) == 1
+    assert "(TTFT, ITL) in ms" in table[-1]
+
+
+def test_results_answer_in_sql(filled: Filled) -> None:
+    asked = "select variant, count(*) as n from results where metric = 'itl_ms' group by variant order by variant"
+    assert filled.haloctl.json("query", asked) == [{"variant": TP1, "n": 1}, {"variant": TP2, "n": 1}]
+
+
+def test_a_report_is_a_page_of_all_of_it(filled: Filled) -> None:
+    page, text = (filled.haloctl.folder / name for name in ("page.html", "page.md"))
+    filled.haloctl.answer("report", "-o", str(page), "-o", str(text))
+    for words in (TP1, TP2, "model.vmfb", "Open failures", "no report before"):
+        assert words in page.read_text()
+        assert words in text.read_text()
+    assert "no report before" not in filled.haloctl.answer("report")

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Filled
-from tests.acceptance.haloctl import opened
+from tests.acceptance.haloctl import opened, until
 from tests.acceptance.timing import NEXT, TIMED, Timing, timing
 
 
 @pytest.fixture(scope="module")
 def watched(temporary: Path, filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Timing]:
-    """For reading only."""
+    """For reading only, but for the last test."""
     with opened(tmp_path_factory.mktemp("watched"), temporary, filled.haloctl.data) as haloctl:
         yield timing(haloctl)
 
@@ -42,3 +42,27 @@ def test_the_matrix_shows_the_verdicts_that_there_are(watched: Timing) -> None:
 
 def test_the_log_can_be_read_while_it_grows(watched: Timing) -> None:
     assert watched.haloctl.answer("logs", watched.task).startswith("$ ")
+
+
+def test_wait_ends_when_its_time_is_over_and_leaves_the_job(watched: Timing) -> None:
+    done = watched.haloctl.run("wait", watched.job, "--timeout", "1")
+    assert done.code == 0
+    assert "the time to wait is over" in done.err
+    assert watched.haloctl.json("list")[0]["state"] == "running"
+
+
+def test_cancelling_from_another_process_ends_it_all(watched: Timing) -> None:
+    haloctl, job = watched.haloctl, watched.job
+    log = haloctl.start("logs", "--follow", watched.task)
+    until(lambda: log.out, "the log is followed")
+
+    assert haloctl.json("cancel", job)["cancelled"]
+
+    assert haloctl.states(job)[TIMED] == haloctl.states(job)[NEXT] == "cancelled"
+    done = watched.submit.end()
+    assert done.code == 3
+    assert done.err.splitlines()[-1].startswith(f"haloctl: job {job} ended as cancelled")
+    assert log.end().code == 0
+    haloctl.until_gone()
+    assert haloctl.json("list")[0]["state"] == "cancelled"
+    assert list((haloctl.data / "work").iterdir()) == []

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests import databases
 from tests.acceptance.haloctl import Running, short_folder
 from tests.cluster import network
 from tests.cluster.hosts import Host, until_equal
-from tests.cluster.work import WAIT, Work, submitted
+from tests.cluster.work import WAIT, Work, submitted, submitted_ranks
 from tests.performance.noop_stage import NOTHING
 
 
@@ -53,6 +53,13 @@ class Cluster:
         running = self.daemons[name] = self.hosts[name].start_node(self.hosts[head], *options, waits=waits)
         return running
 
+    def bring_up(self, *names: str, **variables: str) -> None:
+        """Add nodes, and return when the head has all of them."""
+        for name in names:
+            self.plug(name, **variables)
+            self.start_node(name, waits=False)
+        until_equal(self.node_states, dict.fromkeys(names, "up"))
+
     @contextmanager
     def database(self) -> Iterator[Database]:
         """The database, as the client reaches it; commands tell the same, but take a second each."""
@@ -61,9 +68,13 @@ class Cluster:
 
     def submit_work(self, count: int, needs: Resources = NOTHING, program: str = WAIT) -> Work:
         """So many tasks that run until the test lets them end."""
-        self._jobs += 1
         with self.database() as database:
-            return submitted(database, self.folder / f"work{self._jobs}", count, needs, program)
+            return submitted(database, self._new_folder(), count, needs, program)
+
+    def submit_ranks(self) -> Work:
+        """A gang of the torch engine that computes until the test lets it end."""
+        with self.database() as database:
+            return submitted_ranks(database, self._new_folder())
 
     def state(self, job: str) -> JobState:
         """How a job stands."""
@@ -86,6 +97,10 @@ class Cluster:
         """The nodes that take tasks."""
         return {name for name, state in self.node_states().items() if state == "up"}
 
+    def _new_folder(self) -> Path:
+        self._jobs += 1
+        return self.folder / f"work{self._jobs}"
+
     def close(self) -> None:
         """Leave no process."""
         for host in self.hosts.values():
@@ -98,18 +113,23 @@ def how_it_ended(attempt: reports.AttemptRow) -> str:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """A network with a head and Postgres on one host, and a client; nodes are for the test to add."""
+def network_of_hosts() -> Iterator[Cluster]:
+    """A network without a host."""
     reason = network.why_not()
     if reason:
         pytest.skip(reason)
+    with short_folder() as folder, network.network() as cables, closing(Cluster(folder, cables)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """A network with a head and Postgres on one host, and a client; nodes are for the test to add."""
     programs = databases.find_programs()
     if programs is None:
         pytest.skip("no Postgres server is installed (initdb is neither on PATH nor in /usr/lib/postgresql)")
     with ExitStack() as stack:
-        folder = stack.enter_context(short_folder())
-        cluster = Cluster(folder, stack.enter_context(network.network()))
-        stack.callback(cluster.close)
+        cluster = stack.enter_context(network_of_hosts())
         head = cluster.plug("head")
         with head.cable.entered():
             cluster.postgres = stack.enter_context(databases.running_server(programs, head.address))

@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.acceptance.haloctl import Running, until
 from tests.cluster.conftest import Cluster, how_it_ended
 from tests.cluster.hosts import Host, until_equal
 from tests.cluster.work import Work
+from tests.command_lines import command_line, command_text
 
 DEVICES = 8  #: of each node
 WHOLE_NODE = Resources(cpus=0, memory_bytes=0, devices=DEVICES, device_kind="cpu")
@@ -24,24 +24,33 @@ GANG = replace(HALF_NODE, nodes=2)
 ONE_DEVICE = replace(WHOLE_NODE, devices=1)
 AGENT = "ray::Agent"
 CONTROL_STORE, RAYLET = "gcs_server", "raylet"
+LAST_WORDS = 1000
 
 
 def program(host: Host, name: str) -> psutil.Process:
     """A host's process by the name of its program."""
-    (found,) = [process for process in host.processes() if _program(process) == name]
+    (found,) = programs(host, name)
     return found
 
 
+def programs(host: Host, *names: str) -> list[psutil.Process]:
+    """A host's processes by the names of their programs, those that are there."""
+    return [process for process in host.processes() if _program(process) in names]
+
+
 def _program(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return Path((process.cmdline() or [""])[0]).name
-    return ""
+    return Path(next(iter(command_line(process)), "")).name
 
 
 def host_of(cluster: Cluster, work: Work) -> Host:
     """Where the one task of some work runs."""
-    (host,) = [host for host in cluster.hosts.values() if host.find(str(work.folder))]
+    (host,) = hosts_of(cluster, work)
     return host
+
+
+def hosts_of(cluster: Cluster, work: Work) -> list[Host]:
+    """Wherever some work runs."""
+    return [host for host in cluster.hosts.values() if host.find(str(work.folder))]
 
 
 def stage_process(cluster: Cluster, work: Work) -> psutil.Process:
@@ -49,13 +58,13 @@ def stage_process(cluster: Cluster, work: Work) -> psutil.Process:
     (found, *_) = host_of(cluster, work).find(str(work.folder))
     parent = found.parent()
     assert parent is not None
-    return parent if str(work.folder) in parent.cmdline() else found
+    return parent if str(work.folder) in command_line(parent) else found
 
 
 def above(cluster: Cluster, work: Work) -> tuple[psutil.Process, psutil.Process, psutil.Process]:
     """The guard, the keeper and the agent of the one task of some work."""
     guard, keeper, agent, *_ = stage_process(cluster, work).parents()
-    assert AGENT in " ".join(agent.cmdline())
+    assert AGENT in command_text(agent)
     return guard, keeper, agent
 
 
@@ -76,9 +85,9 @@ def wipe(cluster: Cluster) -> None:
     """Kill the head and its Ray, and have that forget all that it knew."""
     kill_head(cluster)
     head = cluster.hosts["head"]
-    for name in (CONTROL_STORE, RAYLET):
-        program(head, name).kill()
-    shutil.rmtree(head.data / "ray" / "state")
+    for process in programs(head, CONTROL_STORE, RAYLET):
+        process.kill()
+    shutil.rmtree(head.data / "ray" / "state", ignore_errors=True)  # nothing yet, where one was wiped just before
 
 
 def working_again_s(cluster: Cluster, start: Callable[[], Running]) -> float:
@@ -103,12 +112,15 @@ def until_over(cluster: Cluster, *works: Work) -> None:
 
 def until_running(cluster: Cluster, work: Work, count: int) -> None:
     """Wait until so many processes of some work have begun."""
-    until(lambda: work.running() >= count, lambda: f"{count} run, but {told(cluster, work)}")
+    until(lambda: work.running() >= count, lambda: f"{count} run, but {told(cluster, work)}; {last_words(cluster)}")
 
 
 def until_ended(cluster: Cluster, work: Work) -> None:
     """Wait until each task has come to an end."""
-    until(lambda: cluster.state(work.job) in ENDS, lambda: f"{work.job} has ended, but {told(cluster, work)}")
+    until(
+        lambda: cluster.state(work.job) in ENDS,
+        lambda: f"{work.job} has ended, but {told(cluster, work)}; {last_words(cluster)}",
+    )
 
 
 def ended_as(cluster: Cluster, work: Work) -> dict[tuple[str, ...], int]:
@@ -119,7 +131,7 @@ def ended_as(cluster: Cluster, work: Work) -> dict[tuple[str, ...], int]:
 
 def until_gone(cluster: Cluster, work: Work) -> None:
     """Wait until no process of some work is left on any host."""
-    until_equal(lambda: [host.name for host in cluster.hosts.values() if host.find(str(work.folder))], [])
+    until_equal(lambda: [host.name for host in hosts_of(cluster, work)], [])
 
 
 ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -132,6 +144,13 @@ def nodes_of(cluster: Cluster, work: Work) -> list[str]:
         return [attempt.node for attempt in reports.attempts(database, task.id)]
 
 
+def ends(cluster: Cluster, work: Work) -> list[str]:
+    """How the attempts of the one task of some work ended, in their order; `None` of one that has not."""
+    with cluster.database() as database:
+        (task,) = reports.tasks(database, work.job)
+        return [how_it_ended(attempt) for attempt in reports.attempts(database, task.id)]
+
+
 def told(cluster: Cluster, work: Work) -> str:
     """How its tasks stand, for messages."""
     with cluster.database() as database:
@@ -140,3 +159,10 @@ def told(cluster: Cluster, work: Work) -> str:
             + ", ".join(f"{how_it_ended(one)} on {one.node}" for one in reports.attempts(database, task.id))
             for task in reports.tasks(database, work.job)
         )
+
+
+def last_words(cluster: Cluster) -> str:
+    """Of the head, for messages."""
+    head = cluster.daemons["head"]
+    code = head.process.poll()
+    return f"the head {'runs' if code is None else f'has ended with {code}'} and said: {head.err[-LAST_WORDS:]}"

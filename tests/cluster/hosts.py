@@ -10,9 +10,10 @@ import psutil
 
 from tests.acceptance.haloctl import COMMAND, DEADLINE_S, ROOT, Haloctl, Running, until
 from tests.cluster.network import Cable
+from tests.command_lines import command_text
 
 PORT = 6379
-SITE = ROOT / "tests" / "performance" / "noop_site"  #: makes the stage known that tests.cluster.work has
+SITE = ROOT / "tests" / "cluster" / "site"  #: makes the stages known that tests.cluster.work has
 CPU_DEVICES = 2
 JOINED = "has joined the cluster"
 LEADS = "leads"
@@ -65,17 +66,27 @@ class Host(Haloctl):
 
     def find(self, title: str) -> list[psutil.Process]:
         """This host's processes with a text in their command lines: `ray::Agent`, `raylet/raylet`, `gcs_server`."""
-        return [process for process in self.processes() if title in _title(process)]
+        return [process for process in self.processes() if title in command_text(process)]
 
     def until_found(self, title: str, deadline_s: float = DEADLINE_S) -> psutil.Process:
         """Wait for a process, and return it."""
         until(lambda: self.find(title), lambda: f"{title} on {self.name}, but {self.told()}", deadline_s)
         return self.find(title)[0]
 
+    def cut_from(self, other: "Host") -> None:
+        """Cut this host off from another one alone: all else is within reach of both."""
+        for one, two in ((self, other), (other, self)):
+            one.cable.lose(two.address)
+
+    def heal_to(self, other: "Host") -> None:
+        """Let them reach each other again."""
+        for one, two in ((self, other), (other, self)):
+            one.cable.find(two.address)
+
     def send(self, number: signal.Signals, *titles: str) -> None:
         """Signal every process of this host whose command line has one of the texts; without any, all of them."""
         for process in self.processes():
-            if not titles or any(title in _title(process) for title in titles):
+            if not titles or any(title in command_text(process) for title in titles):
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
@@ -85,13 +96,7 @@ class Host(Haloctl):
 
     def told(self) -> str:
         """What lives here, for messages."""
-        return "; ".join(f"{process.pid} {_title(process)[:100]}" for process in self.processes())
-
-
-def _title(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
+        return "; ".join(f"{process.pid} {command_text(process)[:100]}" for process in self.processes())
 
 
 def until_equal(get: Callable[[], object], wanted: object, deadline_s: float = DEADLINE_S) -> None:

@@ -21,6 +21,7 @@ NAMESPACES = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
 ADDRESS = "10.77.0.{}"
 MASK_BITS = 24
+NOBODY = "02:00:00:00:00:00"  #: no host has this hardware address
 
 
 def ip(*arguments: str) -> None:
@@ -64,6 +65,14 @@ class Cable:
     def heal(self) -> None:
         """Everything arrives again."""
         ip("netns", "exec", self._switch, "bridge", "link", "set", "dev", self._port, "state", "forwarding")
+
+    def lose(self, address: str) -> None:
+        """From now on nothing that is sent from here to another host arrives, and nobody is told so."""
+        ip("-n", self.namespace, "neighbour", "replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
+
+    def find(self, address: str) -> None:
+        """That host is where it was."""
+        ip("-n", self.namespace, "neighbour", "delete", address, "dev", "eth0")
 
     def processes(self) -> list[psutil.Process]:
         """All that live in the namespace, whoever started them."""

@@ -11,12 +11,13 @@ from itertools import cycle
 import pytest
 from sqlalchemy import select, update
 
+from db import results
 from db.tables import attempts
 from jobs.state import JobState
 from tests.acceptance.haloctl import until
 from tests.cluster import faults
 from tests.cluster.conftest import Cluster, running_cluster
-from tests.cluster.faults import DEVICES, GANG, HALF_NODE, WHOLE_NODE, ended_as, host_of, until_over, until_running
+from tests.cluster.faults import DEVICES, HALF_NODE, WHOLE_NODE, ended_as, host_of, until_over, until_running
 from tests.cluster.hosts import LEADS, until_equal
 from tests.cluster.work import STUBBORN
 from tests.integration.disks import mounted
@@ -73,16 +74,25 @@ def test_what_ran_on_dead_cut_off_and_stopped_nodes_is_done_once_and_elsewhere(c
     until_equal(cluster.node_states, dict.fromkeys(NODES, "up"))
 
 
-def test_a_gang_whose_node_is_killed_ends_everywhere_and_is_done_again(cluster: Cluster) -> None:
-    gang = cluster.submit_work(1, GANG, STUBBORN)
+def test_a_gang_of_ranks_that_loses_a_node_or_its_link_ends_as_a_whole_and_is_measured_once(cluster: Cluster) -> None:
+    gang = cluster.submit_ranks()
     until_running(cluster, gang, 2)
-    lost, other = [host for host in cluster.hosts.values() if host.find(str(gang.folder))]
+    lost, left = faults.hosts_of(cluster, gang)
+    earlier = set(left.find(str(gang.folder)))
     faults.kill_node(cluster, lost)
-    cluster.start_node(lost.name)
     until_running(cluster, gang, 4)
-    assert len(other.find(str(gang.folder))) in (0, 2), "nothing of the first attempt"
+    assert not earlier & set(left.find(str(gang.folder))), "nothing of the attempt before"
+    one, other = faults.hosts_of(cluster, gang)
+    assert lost not in (one, other)
+    cluster.start_node(lost.name, waits=False)
+    one.cut_from(other)
+    until_equal(lambda: faults.ends(cluster, gang), ["node_lost", "node_lost", "None"])
+    one.heal_to(other)
     gang.open()
-    assert ended_as(cluster, gang) == {("node_lost", "succeeded"): 1}
+    assert ended_as(cluster, gang) == {("node_lost", "node_lost", "succeeded"): 1}
+    with cluster.database() as database:
+        (measured,) = results.results(database, job=gang.job, metric="ttft_ms")
+    assert [rank["rank"] for rank in measured.context["ranks"]] == [0, 1]
     until_over(cluster, gang)
 
 

@@ -21,8 +21,9 @@ from db import reports
 from tests.cluster import faults
 from tests.cluster.conftest import Cluster, how_it_ended, running_cluster
 from tests.cluster.faults import DEVICES, GANG, HALF_NODE, ONE_DEVICE, WHOLE_NODE, until_over
-from tests.cluster.hosts import Host, until_equal
+from tests.cluster.hosts import Host
 from tests.cluster.work import STUBBORN, WAIT, Work
+from tests.command_lines import command_line
 
 NODES = ("n1", "n2", "n3")
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "200"))
@@ -41,10 +42,7 @@ def cluster() -> Iterator[Cluster]:
     """A head with three nodes of eight devices."""
     with running_cluster() as cluster:
         cluster.start_head("head")
-        for name in NODES:
-            cluster.plug(name, HALOCTL_CPU_DEVICES=f"{DEVICES}")
-            cluster.start_node(name, waits=False)
-        until_equal(cluster.node_states, dict.fromkeys(NODES, "up"))
+        cluster.bring_up(*NODES, HALOCTL_CPU_DEVICES=f"{DEVICES}")
         yield cluster
 
 
@@ -99,8 +97,7 @@ class Chaos:
         kinds = defaultdict(list)
         for name in ("head", *NODES):
             for process in self.cluster.hosts[name].processes():
-                with suppress(psutil.Error):
-                    line = process.cmdline() or [""]
+                if line := command_line(process):
                     kinds[" ".join((Path(line[0]).name, *line[1:]))[:40]].append(process)
         killable = sorted(kind for kind in kinds if not kind.startswith("postgres"))
         kind = self.chance.choice(killable)

@@ -1,14 +1,16 @@
 """Work whose end a test decides: each task is a real process that says that it runs, and waits for its gate to open."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from db.engine import Database
 from db.store import Store
+from jobs.plan import Plan, plan
 from jobs.task import Resources
 from tests.acceptance.haloctl import until
+from tests.cluster import gated_ranks
 from tests.performance.noop_stage import NOTHING, known_here_and_below, plan_of
-from tests.stored_jobs import TINY
+from tests.stored_jobs import TINY, spec_of
 
 #: `python -c WAIT FOLDER`: leaves a file with its pid among those that run, and ends with the code that `gate` says.
 WAIT = """
@@ -40,7 +42,11 @@ class Work:
 
     def running(self) -> int:
         """How many processes have begun, those of attempts that were given up included."""
-        return len(list((self.folder / "running").iterdir()))
+        return len(self.pids())
+
+    def pids(self) -> list[int]:
+        """Of those processes."""
+        return [int(path.name) for path in (self.folder / "running").iterdir()]
 
     def until_running(self, count: int) -> None:
         """Wait until so many processes have begun."""
@@ -55,15 +61,33 @@ class Work:
 
 def submitted(database: Database, folder: Path, count: int, needs: Resources = NOTHING, program: str = WAIT) -> Work:
     """Submit such a job; each task has one logical CPU device, unless it `needs` something else."""
-    (folder / "running").mkdir(parents=True)
     with known_here_and_below():
-        job = Store(database).submit(
-            plan_of(count, "python", "-c", program, str(folder), needs=needs),
-            name="work",
-            spec={},
-            model=TINY,
-            submitted_by="test",
-            timeout_s=TIMEOUT_S,
-            reuse=False,
-        )
+        return _submitted(database, folder, plan_of(count, "python", "-c", program, str(folder), needs=needs))
+
+
+def submitted_ranks(database: Database, folder: Path) -> Work:
+    """Submit a benchmark of the torch engine, a rank on each of two nodes; they compute until the gate is open."""
+    spec = spec_of(
+        variants={"engine": "torch", "tp": 2, "nodes": 2},
+        stages=["benchmark"],
+        workload={"new_tokens": 4},
+        benchmark={"repetitions": 2, "quiet": False},
+    )
+    made = plan(spec, TINY)
+    gated = [replace(task, settings={**task.settings, "gate": str(folder)}) for task in made.tasks]
+    with gated_ranks.known_here():
+        return _submitted(database, folder, replace(made, tasks=tuple(gated)))
+
+
+def _submitted(database: Database, folder: Path, made: Plan) -> Work:
+    (folder / "running").mkdir(parents=True)
+    job = Store(database).submit(
+        made,
+        name="work",
+        spec={},
+        model=TINY,
+        submitted_by="test",
+        timeout_s=TIMEOUT_S,
+        reuse=False,
+    )
     return Work(job, folder)

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 
 from jobs.task import Artifact, Attempt, Command, Device, Place
+from tests.command_lines import command_line
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 EVEN_MORE_S = 600.0
+JOB = uuid4().hex[:8]  #: other tests may run beside these, and whatever has an attempt's id is swept away with it
 _numbers = count(1)
 
 FINITE_INVOCATION = """
@@ -73,7 +76,7 @@ def attempt(
 ) -> Attempt:
     """A new attempt of some task."""
     return Attempt(
-        id=f"0123abcd-{next(_numbers):02}-1",
+        id=f"{JOB}-{next(_numbers):02}-1",
         epoch=1,
         stage=stage,
         settings=settings or {"target": "cpu", "tp": 1},
@@ -84,24 +87,17 @@ def attempt(
     )
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
+def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Wait for something to become true; fail when it does not."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
         time.sleep(0.005)
 
 
 def living(marker: str) -> list[psutil.Process]:
     """The processes whose command line has a marker, without those that only wait to be reaped."""
-    return [process for process in psutil.process_iter() if _is_living(process, marker)]
-
-
-def _is_living(process: psutil.Process, marker: str) -> bool:
-    try:
-        return marker in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    return [process for process in psutil.process_iter() if marker in command_line(process)]
 
 
 def is_up(ready: Path) -> bool:

@@ -19,7 +19,7 @@ from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
 from orchestrator.reuse import Reuse
 from orchestrator.settings import Settings
-from tests.in_memory import NODE, InMemoryExecutor
+from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import until
 from tests.stored_jobs import TOOLCHAIN, submit
 from workers.artifacts import ArtifactStore
@@ -48,7 +48,7 @@ def reuse(store: Store, artifacts: ArtifactStore) -> Reuse:
 
 @pytest.fixture
 def head(store: Store, executor: InMemoryExecutor, reuse: Reuse) -> Head:
-    return Head(store, executor, reuse)
+    return Head(store, executor, reuse, InMemoryResolver())
 
 
 def one_export(store: Store) -> str:

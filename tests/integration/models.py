@@ -22,6 +22,11 @@ PECULIAR: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.3,
         "logits_scaling": 2.0,
     },
+    "gemma2": {"sliding_window": 5, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
+    "gpt_neox": {"attention_bias": True, "num_key_value_heads": 8},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5},
+    "olmo2": {"tie_word_embeddings": False},
+    "phi3": {"sliding_window": 5},
 }
 COMMON: dict[str, Any] = {
     "hidden_size": 64,

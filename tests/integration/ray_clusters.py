@@ -13,6 +13,7 @@ from jobs.task import GIB, Device, Node
 from orchestrator import ray_token, reaper
 from orchestrator.cluster import ray_commands, ray_start
 from orchestrator.cluster.head_ray import HeadRay
+from tests.command_lines import command_line
 from tests.integration.attempts import until
 
 CPUS = 4
@@ -106,11 +107,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 
 def _title(process: psutil.Process) -> str:
-    try:
-        line = process.cmdline()
-    except psutil.Error:
-        return ""
-    return Path(line[0]).name if line else ""
+    return Path(next(iter(command_line(process)), "")).name
 
 
 def _free_port() -> int:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -15,9 +16,11 @@ import pytest
 
 from jobs.state import FailureKind
 from jobs.task import Artifact, Attempt, TaskResult
+from tests.command_lines import command_text
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
 from workers import store_mark
 from workers.agent import NOBODYS_TERM, Agent
+from workers.artifacts.locations import MARK
 from workers.folders import log_path
 from workers.log_parts import PART_BYTES
 from workers.orders import Order, Post, Superseded
@@ -191,7 +194,7 @@ def test_an_agent_ends_and_removes_what_a_killed_one_left(data: Path, tmp_path: 
         until(lambda: is_up(data, given), "the attempt is up")
         guards = psutil.Process(process.pid).children(recursive=True)
         for guard in guards:
-            if "keeper" in str(guard.cmdline()):
+            if "keeper" in command_text(guard):
                 guard.suspend()  # so that only the new agent can do it
         process.kill()
     assert living(marker)
@@ -199,7 +202,7 @@ def test_an_agent_ends_and_removes_what_a_killed_one_left(data: Path, tmp_path: 
     assert living(marker) == []
     assert list((data / "work").iterdir()) == []
     for guard in guards:
-        if guard.is_running():
+        with suppress(psutil.NoSuchProcess):
             guard.resume()
 
 
@@ -225,7 +228,7 @@ def test_an_agent_that_does_not_see_the_heads_store_says_so_until_it_does(data: 
     assert store_mark.make(heads) == mark != store_mark.make(own)
     agent = Agent(Post("n1", data, own, mark))
     assert "not the head's artifact store" in (agent.obey(1, {}).closed or "")
-    shutil.copy(heads / store_mark.NAME, own / store_mark.NAME)
+    shutil.copy(heads / MARK, own / MARK)
     assert agent.poll(1).closed is None
 
 

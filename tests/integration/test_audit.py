@@ -1,17 +1,33 @@
 """The checker on real databases: it is content with whatever the store wrote, and finds each planted violation."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from db import audit
 from db.engine import Database
+from db.ids import job_of
 from db.store import Closed, LeaderKind, Store
 from db.tables import artifacts, attempts, events, measurements, tasks
-from jobs.state import TaskState
+from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import GIB, Device, Node, Unfit
-from tests.stored_jobs import LOST, NOON, attempt_of, begun, bring, fail, give_back, open_task, start, submit, succeed
+from tests.stored_jobs import (
+    LOST,
+    NOON,
+    VMFB,
+    attempt_of,
+    begun,
+    bring,
+    fail,
+    give_back,
+    open_task,
+    result_of,
+    start,
+    submit,
+    succeed,
+)
 
 NODE = Node("a", "a.example", 8, GIB, (Device("cpu", 0, "s0"), Device("cpu", 1, "s1")))
 
@@ -33,6 +49,11 @@ def test_whatever_the_store_writes_breaks_no_rule(clocked: Store) -> None:
     give_back(clocked, start(clocked, task, term=term).id)
     fail(clocked, task)
     clocked.retry(task)
+    succeed(clocked, task)
+    again = start(clocked, f"{job_of(task)}-02")
+    gone = replace(result_of(again, Failure(FailureKind.INPUT_LOST, "model.vmfb: gone")), lost=(VMFB,))
+    clocked.finish([gone])
+    assert found(clocked.database) == set()
     succeed(clocked, task)
     clocked.close_node("a", Closed.DRAINING, "asked for")
     clocked.quarantine([Unfit("a", "no answer", "cpu", 1)])
@@ -78,6 +99,21 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "an epoch without an attempt": (
         lambda db, job: db.execute(update(tasks).where(tasks.c.id == f"{job}-02").values(epoch=2)),
         "02",
+    ),
+    "what is done is open again, and nothing of it was lost": (
+        lambda db, job: (
+            db.execute(
+                insert(events).values(
+                    at=NOON, job=job, task=f"{job}-01", was="succeeded", became="pending", detail="why not"
+                )
+            ),
+            db.execute(update(tasks).where(tasks.c.id == f"{job}-01").values(state="pending", lost="model.mlir")),
+        ),
+        "01",
+    ),
+    "what is lost of a task that is done": (
+        lambda db, job: db.execute(update(tasks).where(tasks.c.id == f"{job}-01").values(lost="model.mlir")),
+        "01",
     ),
     "an attempt that nobody ended": (
         lambda db, job: db.execute(update(attempts).where(attempts.c.id == f"{job}-01-1").values(ended_at=None)),

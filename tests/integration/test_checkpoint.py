@@ -18,7 +18,7 @@ from workers.llm.checkpoint import content_digest, match, read_checkpoint
 from workers.llm.hollow import hollow_model, parameter_shapes, shard, tied_names
 from workers.llm.irpa import ArchiveWriter
 from workers.llm.model_source import load_model
-from workers.llm.parameters import write_parameters
+from workers.llm.parameters import lay_out, write_parameters
 from workers.llm.program import BadInput
 
 SMALL_CHUNK = 1000  #: bytes; less than any matrix of the tiny models
@@ -41,9 +41,10 @@ def write(folder: Path, out: Path, tp: int, dtype: torch.dtype) -> list[dict[str
     loaded = load_model(str(folder), None, {})
     hollow = hollow_model(loaded.config, dtype, "sdpa", FakeTensorMode())
     tensors = match(read_checkpoint(folder), parameter_shapes(hollow), tied_names(hollow), folder)
-    heads = loaded.config.num_key_value_heads
     out.mkdir()
-    files = write_parameters(out, tensors, shard(hollow, tp), heads, dtype, lambda _: None, SMALL_CHUNK)
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    layout = lay_out(shapes, shard(hollow, tp), dict.fromkeys(shapes, dtype))
+    files = write_parameters(out, tensors, layout, lambda _: None, SMALL_CHUNK)
     return [
         {name: torch.frombuffer(bytearray(data), dtype=dtype) for name, data in archive_entries(file).items()}
         for file in files
@@ -62,6 +63,19 @@ def test_ranks_parts_put_together_are_the_checkpoint(model: Path, tmp_path: Path
     assert torch.equal(torch.cat(bias), whole[f"{layer}self_attn.q_proj.bias"])
     assert torch.equal(ranks[0]["rank0.model.norm.weight"], whole["model.norm.weight"])
     assert "rank1.model.norm.weight" not in ranks[1]
+
+
+def test_a_layers_parameters_are_one_entry_that_programs_take_whole(model: Path, tmp_path: Path) -> None:
+    (parameters,) = write(model, tmp_path / "out", 1, torch.float32)
+    layer = parameters["rank0.model.layers.1"]
+    own = {name: data for name, data in parameters.items() if name.startswith("rank0.model.layers.1.")}
+    assert len(own) == 12
+    at = 0
+    for data in own.values():
+        at = -(-at // 64) * 64
+        assert torch.equal(layer[at : at + len(data)], data)
+        at += len(data)
+    assert at == len(layer)
 
 
 def test_key_value_heads_fewer_than_ranks_are_repeated_in_order(model: Path, tmp_path: Path) -> None:

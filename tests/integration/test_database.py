@@ -177,7 +177,7 @@ def test_readers_in_other_processes_see_whole_steps_while_one_writes(
         deadline = time.monotonic() + 60
         while not all(file.exists() for file in watched) and time.monotonic() < deadline:
             attempts = [start(store, f"{job}-0{number}") for number in (1, 2, 3, 4)]
-            store.give_back({attempt.id: LOST for attempt in attempts})
+            store.finish([result_of(attempt, LOST) for attempt in attempts])
             if reports.job(store.database, job).counts.get(TaskState.FAILED):
                 store.retry(job)
         assert all(file.exists() for file in watched)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -145,7 +146,7 @@ def test_a_running_attempt_is_no_leftover(amd: Drivers, tmp_path: Path, others: 
     until(lambda: living(marker), "the attempt runs")
     amd.give(0, other(others).pid, 12 * GIB)
     assert carried_out(tmp_path, on_gpu("mi300x")).unfit
-    assert device_users.sweep_leftovers() == 0
+    device_users.sweep_leftovers()
     assert living(marker)
 
 
@@ -288,3 +289,41 @@ def test_an_agent_tells_of_its_node_again_when_that_has_changed(
     assert (told.address, told.count("mi300x")) == ("10.0.0.1", 1)
     assert agent.poll(TERM).node is None
     assert agent.stop(TERM, DEADLINE_S)
+
+
+CAPPED = """
+import json, os, sys
+with open(sys.argv[1]) as file:
+    found = json.load(file)
+found["cards"][0].update(power_cap_w=500, heat_us=10**9)
+with open(sys.argv[1] + ".part", "w") as file:
+    json.dump(found, file)
+os.replace(sys.argv[1] + ".part", sys.argv[1])
+run = {"run_type": "iteration", "repetition_index": 0, "real_time": 2.0, "time_unit": "ms"}
+for name in ("prefill_bs1_t8", "decode_bs1_t8"):
+    json.dump({"benchmarks": [run]}, open(f"outputs/{name}.json", "w"))
+"""
+
+
+def test_a_benchmark_tells_of_its_gpus_clocks_power_and_heat_and_is_run_again_when_they_change(
+    drivers: Drivers, kind: str, tmp_path: Path
+) -> None:
+    """The cap falls under the first run and is the same before and after the second one, as is what heat there was."""
+    settings = {"target": kind, "tp": 1, "batch": [1], "prompt_tokens": [8], "warmup": 0, "repetitions": 1}
+    commands = (python(CAPPED, str(drivers.file)), python(""))
+    given = replace(
+        on_gpu(kind, *commands, serial="GPU-a0" if kind == "h100" else "0x00000000000000a0"),
+        stage="benchmark",
+        settings={**settings, "max_disturbed_reruns": 2},
+    )
+    result = carried_out(tmp_path, given)
+    assert (result.failure, result.warnings) == (None, ())
+    context = next(one.context for one in result.measurements if one.metric == "ttft_ms")
+    (earlier,) = context["disturbed_runs"]
+    assert f"{kind}:0: its power_cap_w changed from 700 to 500" in earlier["disturbed"]
+    assert ("slowed by heat" in earlier["disturbed"]) == (kind == "h100")  # rocm-smi does not tell
+    (device,) = context["machine"]["devices"]
+    assert (device["kind"], device["serial"]) == (kind, given.devices[0].serial)
+    told = {"mhz": 345, "memory_mhz": 2619, "power_cap_w": 500, "temperature_c": 31}
+    assert told.items() <= device["after"].items()
+    assert context["machine"]["drivers"][f"{'nvidia' if kind == 'h100' else 'amd'}_driver"]

@@ -21,10 +21,10 @@ from orchestrator.interrupts import Interrupts
 from orchestrator.reuse import Reuse
 from orchestrator.settings import from_environment
 from tests.databases import LEADERS, PostgresServer
-from tests.in_memory import NODE, InMemoryExecutor
+from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import until
 from tests.integration.heads import artifacts, executor, head, mlir, only, outcomes, reuse, settle, task
-from tests.stored_jobs import BROKEN, LOST, TINY, TOOLCHAIN, everything, submit
+from tests.stored_jobs import BROKEN, LOST, TINY, TOOLCHAIN, everything, give_back, submit
 from workers.artifacts import ArtifactStore
 
 __all__ = ["artifacts", "executor", "head", "mlir", "reuse"]
@@ -64,7 +64,7 @@ def test_the_late_answer_of_an_attempt_that_somebody_gave_back_changes_nothing(
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
     late = only(executor)
-    store.give_back({late.id: LOST})
+    give_back(store, late.id)
     head.step()
     head.step()
     assert executor.cancelled == [late.id], "what nobody waits for any more is ended"
@@ -112,7 +112,7 @@ def test_a_node_without_room_after_all_leaves_the_task_queued_and_blames_nobody(
     store: Store, executor: InMemoryExecutor, reuse: Reuse
 ) -> None:
     time_s = [0.0]
-    head = Head(store, executor, reuse, clock=lambda: time_s[0])
+    head = Head(store, executor, reuse, InMemoryResolver(), clock=lambda: time_s[0])
     name = f"{submit(store, stages=['export'])}-01"
     executor.no_room = NO_ROOM
     for _ in range(20):
@@ -166,7 +166,7 @@ def test_results_that_came_while_the_database_was_away_are_stored_later(
     database: Database, executor: InMemoryExecutor, artifacts: ArtifactStore
 ) -> None:
     store = Stumbling(database)
-    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN))
+    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN), InMemoryResolver())
     names = [f"{submit(store, stages=['export'], model=model)}-01" for model in two_models()]
     settle(head)
     for attempt in executor.attempts.values():
@@ -210,7 +210,7 @@ def test_what_a_leader_that_is_gone_left_running_runs_again(head: Head, store: S
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
     after = InMemoryExecutor(NODE)
-    settle(Head(store, after, reuse))
+    settle(Head(store, after, reuse, InMemoryResolver()))
     assert after.started == [f"{name}-2"]
     assert outcomes(store, name) == [("failed", FailureKind.LEASE_LOST), ("", None)]
 
@@ -219,7 +219,7 @@ def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(st
     name = f"{submit(store, stages=['export'])}-01"
     for _ in range(4):
         executor = InMemoryExecutor(NODE)
-        head = Head(store, executor, reuse)
+        head = Head(store, executor, reuse, InMemoryResolver())
         settle(head)
         assert len(executor.attempts) == 1
         head.hand_back()
@@ -227,7 +227,7 @@ def test_handing_back_counts_as_no_try_however_often_and_the_next_one_goes_on(st
         assert executor.is_closed
         assert task(store, name).state is TaskState.QUEUED
     executor = InMemoryExecutor(NODE)
-    head = Head(store, executor, reuse)
+    head = Head(store, executor, reuse, InMemoryResolver())
     for number in (5, 6):
         settle(head)
         assert only(executor).id == f"{name}-{number}"
@@ -244,7 +244,7 @@ def test_handing_back_leaves_what_the_next_leader_started(
 ) -> None:
     name = f"{submit(store, stages=['export'])}-01"
     settle(head)
-    settle(Head(store, InMemoryExecutor(NODE), reuse))
+    settle(Head(store, InMemoryExecutor(NODE), reuse, InMemoryResolver()))
     head.hand_back()
     assert executor.is_closed
     assert task(store, name).state is TaskState.RUNNING
@@ -299,25 +299,6 @@ def test_what_was_computed_is_taken_over_until_its_artifacts_are_gone(
     assert only(executor).id == f"{third}-01-1"
 
 
-def test_an_input_that_is_gone_from_the_store_fails_the_task_once_and_says_which(
-    head: Head, store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore, mlir: Artifact
-) -> None:
-    job = submit(store, stages=["export", "compile", "invoke"])
-    settle(head)
-    artifacts.path(mlir.sha256).unlink()
-    executor.end(only(executor), artifacts=(mlir,))
-    settle(head)
-    failed = task(store, f"{job}-02")
-    assert failed.failure is not None
-    assert failed.failure.kind is FailureKind.BAD_INPUT
-    assert failed.failure.message == (
-        "model.mlir, which export made, is gone from the artifact store; submit the job again and export makes it anew"
-    )
-    assert failed.attempts == 1
-    assert executor.started == [f"{job}-01-1"]
-    assert task(store, f"{job}-03").state is TaskState.BLOCKED
-
-
 def test_a_head_at_rest_notices_a_submission_of_another_process_at_once(
     head: Head, store: Store, executor: InMemoryExecutor, database_url: str
 ) -> None:
@@ -350,7 +331,9 @@ def test_following_a_job_that_nothing_can_run_ends_and_says_that_it_waits(
     executor.known_nodes = ()
     context = Context(from_environment(), database)
     job = submit(context.store, stages=["export"])
-    driver = Driver(context, lambda: Head(context.store, executor, Reuse(context.store, artifacts, TOOLCHAIN)))
+    driver = Driver(
+        context, lambda: Head(context.store, executor, Reuse(context.store, artifacts, TOOLCHAIN), InMemoryResolver())
+    )
     deadline = time.monotonic() + 10
     state = follow(context, driver, job, Interrupts(), lambda rows: None, deadline)
     driver.close()
@@ -366,7 +349,7 @@ def test_who_lost_the_lead_ends_what_it_runs_and_acts_no_more_until_it_leads_aga
 
         def make_head() -> Head:
             executors.append(InMemoryExecutor(NODE))
-            return Head(context.store, executors[-1], Reuse(context.store, artifacts, TOOLCHAIN))
+            return Head(context.store, executors[-1], Reuse(context.store, artifacts, TOOLCHAIN), InMemoryResolver())
 
         name = f"{submit(context.store, stages=['export'])}-01"
         driver = Driver(context, make_head)

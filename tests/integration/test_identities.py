@@ -37,5 +37,8 @@ def test_earlier_attempts_are_those_of_the_same_stage_begun_before_newest_first(
     assert earlier[0].failure_kind == "tool_failed"
 
 
-def test_whether_a_job_reuses_is_known(database: Database, store: Store) -> None:
-    assert identities.reuses(database, submit(store))
+def test_what_a_task_may_take_over_is_known(database: Database, store: Store) -> None:
+    job = submit(store)
+    found = identities.freedom(database, f"{job}-01")
+    assert found == identities.Freedom(of_task=True, of_job=True, fresh_stages=frozenset({"benchmark"}))
+    assert not identities.freedom(database, f"{job}-05").of_task

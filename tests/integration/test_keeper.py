@@ -60,9 +60,9 @@ def test_what_a_killed_guard_leaves_is_ended_and_nothing_else(tree: Tree, tmp_pa
     waits = "import os, time\nos.write(1, b'up')\nwhile not os.path.exists('go'): time.sleep(0.005)"
     with Guarded([interpreter(waits)], tmp_path, tmp_path / "other", EVEN_MORE_S, ATTEMPT) as other:
         until(lambda: (tmp_path / "other").read_text().endswith("up"), "the other one is up")
-        (others_guard,) = keeper().children()
+        others_guard = only_guard()
         with tree.start() as guarded:
-            (guard,) = set(keeper().children()) - {others_guard}
+            (guard,) = [one for one in keeper().children() if one.children() and one != others_guard]
             guard.kill()
             assert ended(guarded).how is End.LOST
             assert tree.is_gone()
@@ -76,6 +76,23 @@ def test_a_killed_keeper_leaves_no_process_and_the_next_run_gets_another_one(tre
         assert ended(guarded).how is End.LOST
         assert tree.is_gone()
     assert run(tmp_path, Command(("/bin/true",))).how is End.DONE
+
+
+def test_a_guard_runs_one_thing_after_another_until_it_is_killed_or_its_keeper_is(tmp_path: Path) -> None:
+    prints_its_guard = interpreter("import os; os.write(1, b'%d' % os.getppid())")
+
+    def guard_of_a_run() -> psutil.Process:
+        assert run(tmp_path, prints_its_guard).how is End.DONE
+        return psutil.Process(int((tmp_path / "log").read_text().split()[-1]))
+
+    first = guard_of_a_run()
+    assert guard_of_a_run() == first
+    first.kill()
+    until(lambda: not first.is_running(), "it is gone")
+    second = guard_of_a_run()
+    assert second != first
+    keeper().kill()
+    until(lambda: not second.is_running(), "it has ended")
 
 
 def test_a_keeper_that_may_open_no_more_files_loses_the_new_run_alone(tree: Tree, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.attempts import until
 from tests.integration.heads import leading, one_export, only, outcomes, state
+from tests.stored_jobs import submit
+from workers.artifacts import ArtifactStore
 
 
 def test_a_second_head_is_refused_and_told_who_leads(database_url: str, store: Store, tmp_path: Path) -> None:
@@ -77,6 +79,28 @@ def test_a_head_rides_out_that_the_database_is_away_and_loses_no_result(
         assert daemon.error is None
         assert sum("; trying again" in line for line in daemon.said) == 1
         assert not executor.is_left
+
+
+def test_a_head_rides_out_that_the_whole_artifact_store_is_gone_and_takes_no_file_for_lost(
+    database_url: str, store: Store, tmp_path: Path
+) -> None:
+    executor = InMemoryExecutor(NODE)
+    job = submit(store, stages=["export", "compile"])
+    with leading(database_url, tmp_path, lambda: executor) as daemon:
+        until(lambda: executor.started, "the export runs")
+        (tmp_path / "model.mlir").write_text("module {}")
+        mlir = ArtifactStore(tmp_path / "artifacts").put(tmp_path / "model.mlir", "mlir")
+        (tmp_path / "artifacts").rename(tmp_path / "unmounted")
+        executor.end(only(executor), artifacts=(mlir,))
+        until(lambda: daemon.has_said("it is gone: mount it"), "the head says that the store is gone")
+        until(lambda: state(store, f"{job}-02") is TaskState.QUEUED, "what could be done without it is done")
+        submit(store, stages=["export"])
+        (tmp_path / "unmounted").rename(tmp_path / "artifacts")
+        until(lambda: f"{job}-02-1" in executor.started, "it goes on")
+        until(lambda: daemon.has_said("can be used again"), "the head says that it is over")
+    assert sum("it is gone" in line for line in daemon.said) == 1
+    assert executor.started == [f"{job}-01-1", f"{job}-02-1"]
+    assert outcomes(store, f"{job}-01") == [("succeeded", None)]
 
 
 def test_a_head_that_somebody_took_the_lead_from_leaves_what_runs_and_stands_by(

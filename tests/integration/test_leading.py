@@ -21,7 +21,7 @@ from orchestrator.following import settle as settle_cancelled
 from orchestrator.head import Head
 from orchestrator.interrupts import Interrupts
 from orchestrator.reuse import Reuse
-from tests.in_memory import NODE, InMemoryExecutor
+from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import until
 from tests.integration.heads import (
     artifacts,
@@ -36,7 +36,7 @@ from tests.integration.heads import (
     state,
     task,
 )
-from tests.stored_jobs import LOST, NOON, TINY, TOOLCHAIN, submit
+from tests.stored_jobs import LOST, NOON, TINY, TOOLCHAIN, start, submit
 from workers.artifacts import ArtifactStore
 
 __all__ = ["artifacts", "executor", "head", "reuse"]
@@ -54,7 +54,7 @@ def test_what_runs_when_another_head_begins_to_lead_goes_on_and_its_result_count
     head.leave()
     after = InMemoryExecutor(NODE)
     after.keeps_running = True
-    later = Head(store, after, reuse, LeaderKind.HEAD)
+    later = Head(store, after, reuse, InMemoryResolver(), LeaderKind.HEAD)
     settle(later)
     assert (executor.is_left, executor.is_closed) == (True, False)
     assert after.term > executor.term
@@ -71,7 +71,7 @@ def test_what_was_taken_over_is_handed_back_too(
     settle(head)
     after = InMemoryExecutor(NODE)
     after.keeps_running = True
-    later = Head(store, after, reuse)
+    later = Head(store, after, reuse, InMemoryResolver())
     settle(later)
     later.hand_back()
     assert outcomes(store, name) == [("failed", FailureKind.HANDED_BACK)]
@@ -146,7 +146,7 @@ def test_a_job_whose_time_is_over_is_cancelled_and_says_so(
 ) -> None:
     time_s = [0.0]
     store = Store(database, lambda: NOON + timedelta(seconds=time_s[0]))
-    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN), clock=lambda: time_s[0])
+    head = Head(store, executor, Reuse(store, artifacts, TOOLCHAIN), InMemoryResolver(), clock=lambda: time_s[0])
     job = submit(store, stages=["export", "compile"], job_timeout_s=60)
     settle(head)
     time_s[0] = 61.0
@@ -164,13 +164,15 @@ def test_while_a_cancel_settles_nothing_is_started(
     context = context_of(database, tmp_path)
     reuse = Reuse(context.store, artifacts, TOOLCHAIN)
     first = one_export(context.store)
-    gone = Head(context.store, InMemoryExecutor(NODE), reuse)
+    gone = Head(context.store, InMemoryExecutor(NODE), reuse, InMemoryResolver())
     settle(gone)
     other = submit(context.store, stages=["export"], model=replace(TINY, digest="a" * 64))
     cancelled = context.store.request_cancel(first)
-    driver = Driver(context, lambda: Head(context.store, executor, reuse))
+    driver = Driver(context, lambda: Head(context.store, executor, reuse, InMemoryResolver()))
     try:
-        assert settle_cancelled(context, driver, cancelled, 20.0, lambda text: None)
+        said: list[str] = []
+        settle_cancelled(context, driver, cancelled, 20.0, said.append)
+        assert (said, state(context.store, first)) == ([], TaskState.CANCELLED)
         assert (executor.started, state(context.store, f"{other}-01")) == ([], TaskState.PENDING)
     finally:
         driver.close()
@@ -195,6 +197,23 @@ def test_where_heads_lead_commands_only_watch_and_say_once_when_none_does(
         driver.close()
     (line,) = said
     assert line.startswith("no head leads now; the last one was the head on red.example (process 7, since ")
+
+
+def test_a_cancel_without_a_head_waits_for_none(database: Database, store: Store, tmp_path: Path) -> None:
+    store.end_term(store.begin_term(LeaderKind.HEAD, "red.example", 7))
+    context, said, began = context_of(database, tmp_path), list[str](), time.monotonic()
+    queued, running = one_export(store), one_export(store)
+    start(store, running)
+    driver = embedded(context)
+    try:
+        settle_cancelled(context, driver, store.request_cancel(queued), 1000.0, said.append)
+        assert said == [], "it had no process"
+        settle_cancelled(context, driver, store.request_cancel(running), 1000.0, said.append)
+    finally:
+        driver.close()
+    (line,) = said
+    assert line.startswith("no head leads now; the last one was the head on red.example")
+    assert time.monotonic() - began < 100
 
 
 def test_what_had_ended_when_a_head_ends_is_stored(head: Head, store: Store, executor: InMemoryExecutor) -> None:

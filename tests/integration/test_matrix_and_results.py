@@ -131,7 +131,7 @@ def test_over_all_jobs_each_cell_shows_the_newest_verdict(database: Database, cl
     ],
 )
 def test_the_matrix_is_filtered_by_names_and_patterns(
-    database: Database, store: Store, filters: dict[str, str], count: int
+    database: Database, store: Store, filters: dict[str, Any], count: int
 ) -> None:
     job = submit(store, **TWO_TARGETS)
     assert len(matrix(database, **filters)) == count

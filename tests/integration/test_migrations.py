@@ -78,7 +78,7 @@ def fill(connection: Connection, revision: str) -> None:
     for number, task in enumerate(TASKS, 1):
         row = {"id": f"{OLD}-0{number}", "job": OLD, "stage": "export", "subject": "x", "target": "cpu", **task}
         empty = {"settings": {"tp": 1}, "resources": {"cpus": 1, "devices": 1, "device_kind": "cpu"}, "is_stuck": False}
-        insert(connection, "tasks", row | empty)
+        insert(connection, "tasks", _as_of(revision, row | empty))
         cell = {
             "job": OLD,
             "position": 0,
@@ -111,7 +111,7 @@ def fill(connection: Connection, revision: str) -> None:
             "warnings": [],
             "processes": [],
         }
-        insert(connection, "attempts", row | ({"identity": IDENTITY} if revision >= "0002" else {}))
+        insert(connection, "attempts", _as_of(revision, row | ({"identity": IDENTITY} if revision >= "0002" else {})))
     made = {"attempt": f"{OLD}-01-2", "name": "model.mlir", "kind": "mlir", "sha256": "1" * 64, "size_bytes": 1 << 40}
     insert(connection, "artifacts", made)
     measured = {"id": 1, "attempt": f"{OLD}-01-2", "metric": "trace_s", "unit": "s", "median": 2.0, "samples": [2.0]}
@@ -124,7 +124,20 @@ def fill(connection: Connection, revision: str) -> None:
             connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), 100)"))
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002"])
+def _as_of(revision: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a task or an attempt as a later schema has it."""
+    if revision < "0003":
+        return row
+    if "tries" in row:
+        row = row | {"asked_epoch": row["epoch"] - row["tries"]}
+        row = row | ({"reuse": row["stage"] != "benchmark"} if revision >= "0004" else {})
+    if "devices" in row:
+        failed = {"is_counted": row["failure_kind"] != "handed_back"} if row["failure_kind"] else {}
+        row = row | {"places": [{"node": "a", "devices": DEVICES}]} | failed
+    return {name: value for name, value in row.items() if name not in ("tries", "devices")}
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 def test_what_an_older_haloctl_stored_is_all_there_and_goes_on(empty_url: str, revision: str) -> None:
     with Database(parse(empty_url)) as old:
         with old.writing() as connection:
@@ -137,7 +150,7 @@ def test_what_an_older_haloctl_stored_is_all_there_and_goes_on(empty_url: str, r
         with database.writing() as connection:
             command.check(schema.config(connection))
         assert list(audit.violations(database)) == []
-        _reads_right(database, identity=IDENTITY if revision == "0002" else None)
+        _reads_right(database, identity=IDENTITY if revision >= "0002" else None)
         _goes_on(Store(database))
         assert list(audit.violations(database)) == []
 
@@ -159,6 +172,7 @@ def _reads_right(database: Database, identity: dict[str, Any] | None) -> None:
 
 
 def _goes_on(store: Store) -> None:
+    assert {(task.toolchain, task.reuse) for task in store.snapshot().tasks} == {("default", True)}
     running = store.snapshot().running[0]
     assert (running.id, running.devices, running.expected_s) == (f"{OLD}-02-2", (Device("cpu", 3, "s3"),), None)
     for epoch in (2, 3, 4):

@@ -18,14 +18,15 @@ from jobs.models import SHIPPED
 from jobs.stages.numerics import gate
 from jobs.state import FailureKind
 from jobs.targets import compile_flags
-from jobs.variants import Precision
+from jobs.variants import QUANTIZED, Precision
 
 ROOT = Path(__file__).parents[2]
 IREE_COMPILE = Path(sys.executable).with_name("iree-compile")
 TINY_LLAMA = SHIPPED / "tiny-llama"
 EXPORT = ["--precision=f32", "--attention=sdpa", "--cache-length=48"]
-ALL_SIZES = ("--batch", "1", "2", "--prompt-tokens", "16", "32")
-ONE_SIZE = ("--batch", "2", "--prompt-tokens", "32")
+#: The batch sizes and prompt lengths of programs, by their tensor parallelism: two ranks take twice as long to compile.
+SIZES = {1: ((1, 2), (16, 32)), 2: ((2,), (32,))}
+ONE_SIZE = ("--batch=2", "--prompt-tokens=32")
 MEASURE = ["--windows=8", "--new-tokens=16"]
 MAX_PERPLEXITY_INCREASE_PERCENT = 1.0
 
@@ -73,7 +74,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     @cache
     def make(tp: int = 1, model: str = "tiny-llama", *flags: str) -> Program:
         folder = tmp_path_factory.mktemp("program")
-        report(folder, "export", f"--model={model}", f"--tp={tp}", *EXPORT, *(flags or ALL_SIZES))
+        batch, prompt_tokens = (map(str, sizes) for sizes in SIZES[tp])
+        sizes = flags or ("--batch", *batch, "--prompt-tokens", *prompt_tokens)
+        report(folder, "export", f"--model={model}", f"--tp={tp}", *EXPORT, *sizes)
         (folder / "inputs" / "compile").mkdir(parents=True)
         (folder / "outputs").rename(folder / "inputs" / "export")
         files = ["inputs/export/model.mlir", "-o", "inputs/compile/model.vmfb"]
@@ -113,8 +116,11 @@ def shards(file: Path, prefix: str) -> dict[str, slice]:
 
 
 def assert_wrong_numbers(found: dict[str, Any]) -> None:
-    """The gate must bite at the widest tolerance too, or the fault would pass in another precision."""
-    for precision in Precision:
+    """The gate must bite at the widest tolerance too, or the fault would pass in another precision.
+
+    What rounding to 8 bits makes of the model is more than the subtlest of these faults.
+    """
+    for precision in set(Precision) - QUANTIZED:
         failure = gate(found, precision, MAX_PERPLEXITY_INCREASE_PERCENT)
         assert failure is not None, precision
         assert failure.kind is FailureKind.WRONG_NUMBERS
@@ -128,8 +134,9 @@ def test_a_right_program_agrees_with_torch(build: Build, tp: int) -> None:
     assert found["argmax_agreement"] == 1
     assert found["perplexity"] == pytest.approx(found["reference_perplexity"], rel=1e-4)
     assert found["tokens_scored"] == 8 * (16 + 1)
+    batches, prompt_tokens = SIZES[tp]
     assert [(step["kind"], step["batch"], step["prompt_tokens"]) for step in found["steps"]] == [
-        (kind, batch, tokens) for batch in (1, 2) for tokens in (16, 32) for kind in ("prefill", "decode")
+        (kind, batch, tokens) for batch in batches for tokens in prompt_tokens for kind in ("prefill", "decode")
     ]
 
 
@@ -137,14 +144,15 @@ def test_a_right_program_agrees_with_torch(build: Build, tp: int) -> None:
 def test_every_entry_point_answers_finite_logits(build: Build, tp: int) -> None:
     program = build(tp)
     calls = report(program.folder, "invoke", *program.flags)["calls"]
+    batches, prompt_tokens = SIZES[tp]
     assert {call["entry_point"] for call in calls} == {
-        *(f"prefill_bs{batch}_t{tokens}" for batch in (1, 2) for tokens in (16, 32)),
-        *(f"decode_bs{batch}" for batch in (1, 2)),
+        *(f"prefill_bs{batch}_t{tokens}" for batch in batches for tokens in prompt_tokens),
+        *(f"decode_bs{batch}" for batch in batches),
     }
     assert all(call["finite"] and call["max_abs_logit"] > 0 for call in calls)
 
 
-@pytest.mark.parametrize("part", ["", "layers.2.self_attn.o_proj", "lm_head"])
+@pytest.mark.parametrize("part", ["layers.2.self_attn.o_proj", "lm_head"])
 def test_two_ranks_with_each_others_shards_give_wrong_numbers(build: Build, tmp_path: Path, part: str) -> None:
     program = copied(build(2), tmp_path)
     assert swap_shards(program, part) > 0

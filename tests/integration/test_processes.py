@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from jobs.task import Command
 from tests.integration.attempts import EVEN_MORE_S, TREE_SIZE, interpreter, until
 from tests.integration.guarding import ATTEMPT, Tree, ended, run, tree
+from workers.device_users import WATCHER
 from workers.processes import End, Guarded, sweep
 
 __all__ = ["tree"]
@@ -149,7 +151,13 @@ def test_a_sweep_ends_one_attempts_processes_and_no_other(tmp_path: Path) -> Non
     with ExitStack() as stack:
 
         def start(attempt: str) -> subprocess.Popen[bytes]:
-            process = stack.enter_context(subprocess.Popen(["/bin/sleep", "600"], env={"HALOCTL_ATTEMPT": attempt}))
+            command = [
+                sys.executable,
+                "-c",
+                "import time; time.sleep(600)",
+                WATCHER.decode(),
+            ]  # no test beside sweeps it
+            process = stack.enter_context(subprocess.Popen(command, env={"HALOCTL_ATTEMPT": attempt}))
             stack.callback(process.kill)
             until(lambda: Path(f"/proc/{process.pid}/environ").read_bytes(), "the kernel has set it up")
             return process

@@ -18,13 +18,19 @@ from db.store import RunningAttempt
 from jobs.errors import ClusterUnreachable
 from jobs.state import FailureKind, TaskState
 from jobs.task import Attempt, Device, Node, Place, Resources, TaskResult
+from jobs.toolchains import Lock
 from orchestrator.ray_executor import RayExecutor
+from tests import toolchain_wheels
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
 from tests.integration.ray_clusters import Cluster, running_cluster, stopped
 from workers import draining
 from workers.draining import Drain
+from workers.environment import probe_toolchain
+from workers.toolchains.resolving import PYTHON
 
 LEASE_S, MARGIN_S = 6.0, 1.0
+BUILD_S = 120.0
+IREE = ("iree-base-compiler", "iree-base-runtime")
 ROOT = Path(__file__).parents[2]
 WELL = python(FINITE_INVOCATION)
 
@@ -176,6 +182,7 @@ def test_attempts_run_on_their_nodes_and_the_head_is_woken(executor: RayExecutor
 def test_what_does_not_fit_is_refused_and_what_another_left_free_is_used(executor: RayExecutor) -> None:
     whole, other = endless("whole", "n1", devices=8), endless("other", "n1", devices=1)
     start(executor, whole)
+    assert executor.start([whole]) == {}, "it has what it needs"
     (reason,) = executor.start([other]).values()
     assert "no room on n1" in reason
     assert executor.running() == {whole.id}
@@ -348,12 +355,68 @@ def test_attempts_survive_a_control_store_that_comes_back(executor: RayExecutor,
 def test_a_wiped_cluster_loses_what_ran_and_is_joined_anew(executor: RayExecutor, cluster: Cluster) -> None:
     given, marker = started(executor, "n1")
     cluster.wipe()
-    cluster.join("n1")
+    for name in ("n1", "n2"):
+        cluster.join(name)
     assert one_kind(executor, given) is FailureKind.NODE_LOST
     assert living(marker) == []
     following = on(attempt(WELL), "n1")
     start(executor, following)
     assert one_kind(executor, following) is None
+
+
+def lock_of(folder: Path, version: str, gate: Path | None = None) -> Lock:
+    """A release of IREE, which nodes find where the lock says."""
+    wheels = dict(zip(IREE, toolchain_wheels.iree(folder, version, gate), strict=True))
+    lines = tuple(f"{package} @ {wheel.as_uri()}" for package, wheel in wheels.items())
+    versions = {**probe_toolchain(folder).versions, **dict.fromkeys(IREE, version)}
+    return Lock(f"iree-{version}", lines, versions, PYTHON, is_over=True, source="")
+
+
+def said(executor: RayExecutor, lock: Lock) -> dict[str, str | None]:
+    """What each node says of a toolchain."""
+    executor.collect(0.2)
+    return {node.id: node.toolchains.get(lock.digest) for node in nodes(executor)}
+
+
+def test_nodes_build_what_they_are_asked_for_and_a_gang_and_the_next_head_find_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    lock = lock_of(tmp_path, "9.1.0")
+    with leading(cluster) as executor:
+        until(lambda: said(executor, lock) == {"n1": None, "n2": None}, "both nodes answer", BUILD_S)
+        executor.build({"n1": [lock], "n2": [lock]})
+        until(lambda: said(executor, lock) == {"n1": "", "n2": ""}, "both have built it", BUILD_S)
+        assert executor.built()[lock.digest].versions["iree-base-compiler"] == "9.1.0"
+        gang = replace(on(attempt(python(f"import handed_on\n{FINITE_INVOCATION}")), "n1", "n2"), toolchain=lock.digest)
+        start(executor, gang)
+        (result,) = results(executor)
+        assert (result.failure, [process.exit_code for process in result.processes]) == (None, [0, 0])
+    with leading(cluster) as later:
+        until(lambda: said(later, lock) == {"n1": "", "n2": ""}, "the next head is told", BUILD_S)
+        later.build({"n1": [lock]})
+        until(lambda: said(later, lock) and lock.digest in later.built(), "and of its compiler", BUILD_S)
+
+
+def test_an_agent_that_is_killed_while_it_builds_builds_when_it_is_back(
+    executor: RayExecutor, cluster: Cluster, tmp_path: Path
+) -> None:
+    gate, folder = tmp_path / "gate", cluster.node_data("n1") / "toolchains"
+    gate.touch()
+    lock = lock_of(tmp_path, "9.2.0", gate)
+    until(lambda: "n1" in said(executor, lock), "the node answers", BUILD_S)
+    before = len(list(folder.glob("*/bin/iree-compile")))
+    executor.build({"n1": [lock]})
+    until(lambda: len(list(folder.glob("*/bin/iree-compile"))) > before, "it is installed", BUILD_S)
+    assert said(executor, lock)["n1"] is None
+    cluster.agent("n1").kill()
+    gate.unlink()
+
+    def is_built() -> bool:
+        """As a head does, ask again and again."""
+        executor.build({"n1": [lock]})
+        return said(executor, lock).get("n1") == ""
+
+    until(is_built, "the next agent builds it", BUILD_S)
 
 
 def test_closing_ends_what_runs_and_the_agents(executor: RayExecutor, cluster: Cluster) -> None:

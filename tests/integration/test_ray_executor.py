@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from uuid import uuid4
 
 import psutil
@@ -11,6 +10,7 @@ import pytest
 from jobs.state import FailureKind
 from jobs.task import Attempt, Command, TaskResult
 from orchestrator.ray_executor import RayExecutor
+from tests.command_lines import command_line, command_text
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
 
 WELL = python(FINITE_INVOCATION)
@@ -59,14 +59,8 @@ def running(executor: RayExecutor, marker: str, timeout_s: float = 600.0) -> Att
 
 def kill(name: str) -> None:
     """Kill the one process of this Ray that is called so."""
-    (found,) = [process for process in children() if name in _title(process)]
+    (found,) = [process for process in children() if name in command_text(process)]
     found.kill()
-
-
-def _title(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
 
 
 def test_attempts_run_side_by_side_and_each_result_comes_once(executor: RayExecutor) -> None:
@@ -79,6 +73,15 @@ def test_attempts_run_side_by_side_and_each_result_comes_once(executor: RayExecu
     assert {kind(result) for result in found} == {None}
     assert executor.running() == set()
     assert executor.collect(0.5) == []
+
+
+def test_a_local_ray_runs_no_more_than_attempts_need(executor: RayExecutor) -> None:
+    executor.open()
+    scripts = {
+        word.rpartition("/")[2] for process in children() for word in command_line(process) if word.endswith(".py")
+    }
+    assert scripts
+    assert scripts.isdisjoint({"log_monitor.py", "monitor.py"})
 
 
 def test_a_cancelled_attempt_ends_with_its_processes(executor: RayExecutor) -> None:
@@ -141,6 +144,6 @@ def test_closing_ends_what_runs_and_every_process_of_ray(executor: RayExecutor) 
     running(executor, marker)
     executor.close()
     assert living(marker) == []
-    assert [process for process in children() if CONTROL_STORE in _title(process)] == []
+    assert [process for process in children() if CONTROL_STORE in command_text(process)] == []
     assert executor.running() == set()
     executor.close()

@@ -45,7 +45,7 @@ def test_jobs_are_listed_newest_first_with_what_their_tasks_add_up_to(database: 
     assert second.counts == {TaskState.SUCCEEDED: 1, TaskState.FAILED: 1, TaskState.BLOCKED: 3}
     assert (third.stuck, third.tasks) == (1, 5)
     assert reports.job(database, submitted[1]) == second
-    assert reports.job_spec(database, submitted[0])["model"] == "tiny-llama"
+    assert reports.job_spec(database, submitted[0])["model"] == ["tiny-llama"]
 
 
 def test_ids_are_given_by_their_start_if_it_is_one_things_alone(database: Database, store: Store) -> None:

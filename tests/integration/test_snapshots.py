@@ -101,7 +101,7 @@ def step(store: Store, random: Random) -> None:
         results = [result_of(attempt_of(_before(snapshot, one.task)), random.choice(ends)) for one in snapshot.running]
         choices += [lambda: store.finish(results)] * 2
         choices.append(lambda: store.request_cancel(snapshot.running[-1].task))
-        choices.append(lambda: store.give_back({running[0]: Failure(FailureKind.HANDED_BACK, "no room")}))
+        choices.append(lambda: give_back(store, running[0], Failure(FailureKind.HANDED_BACK, "no room")))
     if alive:
         choices.append(lambda: store.request_cancel(random.choice(alive)))
     if retryable := [task.id for task in snapshot.tasks if task.state in RETRYABLE]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from db.engine import Database
 from db.store import LeaderKind, Store, TakeOver
 from jobs.errors import Conflict
 from jobs.plan import Plan, plan
-from jobs.state import GONE, POLICIES, TRANSITIONS, Failure, FailureKind, TaskState
+from jobs.state import GONE, LOST_WITH_LEADER_TRIES, POLICIES, TRANSITIONS, Failure, FailureKind, TaskState
 from jobs.task import Attempt, Measurement
 from tests.stored_jobs import (
     BROKEN,
@@ -55,7 +56,8 @@ def test_a_submitted_job_is_all_pending_and_as_planned(store: Store) -> None:
         assert found.settings == planned.settings
         assert tuple(key_of[need] for need in found.needs) == planned.needs
         assert {need.id: need.stage for need in found.needed}.keys() == set(found.needs)
-        assert (found.timeout_s, found.reuse, found.submitted_by) == (1800.0, True, "ada")
+        assert (found.timeout_s, found.submitted_by, found.toolchain) == (1800.0, "ada", "default")
+        assert found.reuse == (found.stage != "benchmark")  # whose numbers are always measured anew
 
 
 def test_a_job_that_cannot_be_stored_whole_is_not_stored_at_all(store: Store, database: Database) -> None:
@@ -131,9 +133,10 @@ MOVES: dict[str, tuple[Move, dict[TaskState, TaskState]]] = {
         {TaskState.RUNNING: TaskState.FAILED, TaskState.CANCELLING: TaskState.CANCELLED},
     ),
     "give_back": (
-        lambda store, task: store.give_back({_latest(store, task).id: LOST}),
+        lambda store, task: give_back(store, _latest(store, task).id),
         {TaskState.RUNNING: TaskState.QUEUED, TaskState.CANCELLING: TaskState.CANCELLED},
     ),
+    "unqueue": (lambda store, task: store.unqueue([task]), {TaskState.QUEUED: TaskState.PENDING}),
     "request_cancel": (
         _asked(Store.request_cancel),
         {
@@ -188,6 +191,8 @@ def test_the_moves_together_are_all_the_transitions_but_those_of_an_attempt_that
     assert possible - made == {
         (TaskState.QUEUED, TaskState.FAILED),
         (TaskState.RUNNING, TaskState.CANCELLED),
+        (TaskState.SUCCEEDED, TaskState.PENDING),  # tests/integration/test_made_again.py
+        (TaskState.CACHED, TaskState.PENDING),
     }
 
 
@@ -284,15 +289,35 @@ def test_each_kind_of_failure_has_tries_of_its_own(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(GONE))
-def test_however_often_leaders_die_they_use_up_no_task(store: Store, kind: FailureKind) -> None:
+def test_what_is_gone_with_its_leader_uses_up_none_of_the_tries(store: Store, kind: FailureKind) -> None:
     task = f"{submit(store)}-01"
-    for _ in range(12):
-        attempt = start(store, task, term=store.begin_term(LeaderKind.HEAD, "h", 1))
-        term = store.begin_term(LeaderKind.HEAD, "h", 2)
-        assert give_back(store, attempt.id, Failure(kind, "its head died")) is TaskState.QUEUED
+    for _ in range(LOST_WITH_LEADER_TRIES - 1):
+        assert die_with_leader(store, task, kind) is TaskState.QUEUED
+    term = store.begin_term(LeaderKind.HEAD, "h", 2)
     for _ in range(2):
         assert give_back(store, start(store, task, term=term).id) is TaskState.QUEUED
     assert give_back(store, start(store, task, term=term).id) is TaskState.FAILED
+
+
+def die_with_leader(store: Store, task: str, kind: FailureKind) -> TaskState | None:
+    """What becomes of a task whose leader is killed, so that the next one ends its attempt."""
+    attempt = start(store, task, term=store.begin_term(LeaderKind.HEAD, "h", 1))
+    store.begin_term(LeaderKind.HEAD, "h", 2)
+    return give_back(store, attempt.id, Failure(kind, "its head died"))
+
+
+def test_a_task_that_may_be_what_kills_its_leaders_has_an_end(store: Store) -> None:
+    task = f"{submit(store)}-01"
+    for _ in range(2):
+        kinds = islice(cycle((FailureKind.NODE_LOST, FailureKind.LEASE_LOST)), LOST_WITH_LEADER_TRIES)
+        ends = [die_with_leader(store, task, kind) for kind in (FailureKind.HANDED_BACK, *kinds)]
+        assert ends == [TaskState.QUEUED] * LOST_WITH_LEADER_TRIES + [TaskState.FAILED]
+        store.retry(task)
+    failure = reports.attempts(store.database, task)[-1].failure
+    assert failure
+    assert failure.message == (
+        "its head died; 5 of its attempts were lost together with whoever led: it may be what ends that machine"
+    )
 
 
 def test_a_task_is_found_by_its_digest_once_it_succeeded_and_the_newest_first(store: Store) -> None:

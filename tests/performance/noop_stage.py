@@ -52,7 +52,10 @@ def known_here_and_below() -> Iterator[None]:
 
 def plan_of(count: int, *argv: str, needs: Resources = NOTHING) -> Plan:
     """So many tasks that run `argv` and have nothing to do with each other."""
-    variants = [Variant(f"noop-{number:05}", "cpu", Precision.F32, 1, Attention.SDPA) for number in range(count)]
+    variants = [
+        Variant(f"noop-{number:05}", "cpu", precision=Precision.F32, attention=Attention.SDPA, tp=1)
+        for number in range(count)
+    ]
     tasks = [
         PlannedTask(variant.name, NOOP.name, {"argv": list(argv), "number": number}, (), needs, (variant,))
         for number, variant in enumerate(variants)

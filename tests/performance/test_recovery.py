@@ -8,7 +8,6 @@ import pytest
 from tests.cluster import faults
 from tests.cluster.conftest import Cluster, running_cluster
 from tests.cluster.faults import DEVICES, HALF_NODE, ended_as, until_over, until_running
-from tests.cluster.hosts import until_equal
 
 NODES = ("n1", "n2")
 ADOPTED_AIM_S, WIPED_AIM_S = 10.0, 30.0
@@ -18,10 +17,7 @@ ADOPTED_AIM_S, WIPED_AIM_S = 10.0, 30.0
 def test_a_killed_head_is_followed_by_another() -> None:
     with running_cluster() as cluster:
         cluster.start_head("head")
-        for name in NODES:
-            cluster.plug(name, HALOCTL_CPU_DEVICES=f"{DEVICES}")
-            cluster.start_node(name, waits=False)
-        until_equal(cluster.node_states, dict.fromkeys(NODES, "up"))
+        cluster.bring_up(*NODES, HALOCTL_CPU_DEVICES=f"{DEVICES}")
         work = cluster.submit_work(len(NODES), HALF_NODE)
         until_running(cluster, work, len(NODES))
         faults.kill_head(cluster)

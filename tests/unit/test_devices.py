@@ -13,7 +13,8 @@ from jobs.task import Device
 from tests.gpu_drivers import GIB, IDLE_BYTES, Drivers
 from tests.integration.attempts import living, until
 from workers import devices
-from workers.devices import Description, describe_node, gpu_devices, use_one_mask, visible_indices
+from workers.device_masks import use_one_mask, visible_indices
+from workers.devices import Description, describe_node, gpu_devices
 from workers.driver_tools import ToolFailed, ToolHung, output_of
 from workers.gpu_listing import Gpu, Listing
 
@@ -154,13 +155,19 @@ def test_a_tool_that_cannot_be_started_has_failed(tmp_path: Path) -> None:
         ("amd", {"CUDA_VISIBLE_DEVICES": "1"}, None),
         ("nvidia", {"CUDA_VISIBLE_DEVICES": "1"}, {1}),
         ("nvidia", {"CUDA_VISIBLE_DEVICES": ""}, None),
-        ("nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-7b6f6e6c"}, None),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "-1"}, set()),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-7B6F, 0"}, {0, 2}),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-7"}, set()),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "MIG-7b6f6e6c"}, set()),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "GPU-7b6f6e6c,3", "HIP_VISIBLE_DEVICES": "0"}, {2}),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "GPU-7b6f6e6c"}, set()),
     ],
 )
 def test_masks_that_a_node_is_started_with_are_kept_to(
     vendor: str, environment: dict[str, str], left: set[int] | None
 ) -> None:
-    assert visible_indices(vendor, environment) == left
+    gpus = [Gpu(index, "", uuid=uuid) for index, uuid in enumerate(("GPU-71", "", "GPU-7b6f6e6c", "GPU-9"))]
+    assert visible_indices(vendor, environment, lambda vendor: Listing(vendor, "a tool", tuple(gpus))) == left
 
 
 @pytest.mark.parametrize(
@@ -168,12 +175,13 @@ def test_masks_that_a_node_is_started_with_are_kept_to(
     [
         ({"ROCR_VISIBLE_DEVICES": "4,5,6", "HIP_VISIBLE_DEVICES": "2,0"}, {"HIP_VISIBLE_DEVICES": "4,6"}),
         ({"ROCR_VISIBLE_DEVICES": "4"}, {"HIP_VISIBLE_DEVICES": "4"}),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-1"}, {"HIP_VISIBLE_DEVICES": "-1"}),
         ({"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "1"}),
     ],
 )
 def test_one_mask_is_left_for_amd_and_means_what_all_did(given: dict[str, str], left: dict[str, str]) -> None:
     environment = {"PATH": "/bin", **given}
-    use_one_mask(environment)
+    use_one_mask(environment, lambda vendor: None)
     assert environment == {"PATH": "/bin", **left}
 
 
@@ -181,6 +189,18 @@ def test_gpus_that_a_mask_hides_from_the_node_are_not_offered() -> None:
     listing = Listing("amd", "rocm-smi", tuple(Gpu(index, "AMD Instinct MI300X") for index in range(4)))
     offered = gpu_devices([listing], {"HIP_VISIBLE_DEVICES": "1,3"})
     assert [device.index for device in offered] == [1, 3]
+
+
+def test_a_node_keeps_to_a_mask_of_uuids_and_refuses_one_that_names_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, drivers: Drivers
+) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", f"GPU-{drivers.cards[1].unique_id:016X}")
+    known = describe_node("n1")
+    assert [device.index for device in known.devices if device.kind == "mi300x"] == [1]
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "GPU-4711")
+    with pytest.raises(BadSetting, match="ROCR_VISIBLE_DEVICES: GPU-4711 is no GPU that rocm-smi lists"):
+        describe_node("n1")
+    assert [device.kind for device in describe_node("n1", known).devices].count("mi300x") == 0, "it was lost meanwhile"
 
 
 def test_the_number_of_logical_cpu_devices_can_be_set(monkeypatch: pytest.MonkeyPatch, drivers: Drivers) -> None:

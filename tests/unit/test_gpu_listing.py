@@ -120,8 +120,20 @@ def test_a_gpus_marketing_name_says_which_target_it_is(name: str, kind: str | No
 def test_rocm_smi_5_tells_of_names_and_levels_and_of_no_memory() -> None:
     listing = rocm_smi_listing(json.dumps(ROCM_5))
     assert listing.gpus == (
-        Gpu(0, "Instinct MI210 0x0c34 D67301", "0x33d8808f71bf6cd4", settings={"performance_level": "auto"}),
-        Gpu(1, "Aldebaran 0x0c34 D67301", "0x36e1f2ad03c7e1d2", settings={"performance_level": "perf_determinism"}),
+        Gpu(
+            0,
+            "Instinct MI210 0x0c34 D67301",
+            "0x33d8808f71bf6cd4",
+            "GPU-33d8808f71bf6cd4",
+            settings={"performance_level": "auto"},
+        ),
+        Gpu(
+            1,
+            "Aldebaran 0x0c34 D67301",
+            "0x36e1f2ad03c7e1d2",
+            "GPU-36e1f2ad03c7e1d2",
+            settings={"performance_level": "perf_determinism"},
+        ),
     )
     assert (listing.driver, listing.users) == ("5.18.13", (GpuUser(1905652, "rocfft_offline_", 0),))
 

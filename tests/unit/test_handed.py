@@ -49,18 +49,25 @@ def test_a_gang_fails_with_the_first_failure_that_is_not_of_its_own_making() -> 
     assert kind(merged(lost, wrong, came=(1, 0))) is FailureKind.WRONG_NUMBERS
 
 
+def test_what_other_nodes_saw_of_a_node_that_is_gone_does_not_count() -> None:
+    """Whatever ended its ranks one after another looked to them like the kernel that needs memory."""
+    killed = result(FailureKind.OUT_OF_MEMORY)
+    assert kind(merged(killed, result(FailureKind.LEASE_LOST))) is FailureKind.LEASE_LOST
+    assert kind(merged(killed, result(FailureKind.NODE_LOST))) is FailureKind.OUT_OF_MEMORY, "its ranks lost a peer"
+
+
 def test_a_node_is_expected_to_have_what_it_told_until_that_is_stored() -> None:
     ended: list[str] = []
     released: list[str] = []
     book = Book(lambda handed: ended.append(handed.id), lambda handed: released.append(handed.id))
     book.handed["1-1"] = Handed("1-1", 1, ["n0", "n1"])
     assert not book.take("n0", replace(result(), epoch=2)), "of another attempt"
-    assert book.take("n0", result(FailureKind.TOOL_FAILED))
+    assert book.take("n0", result(FailureKind.OUT_OF_MEMORY))
     assert (ended, released, book.has_results) == (["1-1"], [], False)
     book.lose_all_on("n1", "it is gone")
     assert (released, book.nodes) == (["1-1"], set())
     assert (book.expected("n0"), book.expected("n1")) == ({"1-1": 1}, {}), "n1 has nothing any more"
-    assert [kind(one) for one in book.collect()] == [FailureKind.TOOL_FAILED]
+    assert [kind(one) for one in book.collect()] == [FailureKind.NODE_LOST]
     assert (book.expected("n0"), book.is_stored("1-1"), book.collect()) == ({"1-1": 1}, False, [])
 
 

@@ -25,10 +25,11 @@ def job(tmp_path: Path) -> Path:
     [
         ("name: x\nmodle: tiny-llama\n", 2, "modle", "did you mean model?"),
         (GOOD + "variants:\n  precison: f32\n", 4, "variants.precison", "did you mean precision?"),
-        (GOOD + "variants:\n  precision: fp16\n", 4, "variants.precision", "'f32', 'f16' or 'bf16'"),
+        (GOOD + "variants:\n  precision: fp16\n", 4, "variants.precision", "'bf16', 'fp8', 'int8' or 'int4'"),
         (GOOD + "variants:\n  tp: [1, 3.5]\n", 4, "variants.tp[1]", "integer"),
         (GOOD + "variants: {tp: [1, 1]}\n", 3, "variants", "tp should name each value once"),
         (GOOD + "variants: {target: mi300}\n", 3, "variants.target", "mi300x"),
+        (GOOD + "variants: {target: h100, precision: fp8}\n", 3, "variants", "{precision: fp8, target: h100}"),
         (GOOD + "variants:\n  exclude:\n  - {tq: 3}\n", 5, "variants.exclude[0].tq", "precision, tp"),
         (GOOD + "name: y\n", 3, "name", "twice"),
         (GOOD + "stages: [compile]\n", 3, "stages", "compile needs export"),
@@ -50,10 +51,22 @@ def job(tmp_path: Path) -> Path:
             "benchmark.on",
             "nodes 2 spans several",
         ),
-        (GOOD + "variants: {engine: onnx}\n", 3, "variants.engine", "'iree' or 'torch'"),
+        (GOOD + "variants: {engine: onnx}\n", 3, "variants.engine", "'iree', 'torch', 'torch-compile' or 'vllm'"),
         (GOOD + "variants: {nodes: 2, tp: 2}\n", 3, "variants", "{engine: iree, nodes: 2} with exclude"),
         (GOOD + "variants: {nodes: 3, tp: 8, engine: torch}\n", 3, "variants", "{tp: 8, nodes: 3} with exclude"),
         (GOOD + "variants: {engine: torch}\nstages: [export]\n", 4, "stages", "numerics, benchmark"),
+        (GOOD + "torch: {tunable_op: true}\n", 3, "torch", "torch, torch-compile, and no variant has one"),
+        (GOOD + "variants: {engine: torch}\ntorch: {inductor: {freezing: true}}\n", 4, "torch", "torch-compile"),
+        (GOOD + "variants: {engine: torch}\ntorch: {tunable_op: true}\n", 4, "torch", "no target is one"),
+        (GOOD + "variants: {attention: flash_attention_2}\n", 3, "variants", "is of the torch engines"),
+        (
+            GOOD + "variants: {attention: flash_attention_2, engine: torch}\n",
+            3,
+            "variants",
+            "{engine: torch, target: cpu, attention: flash_attention_2} with exclude",
+        ),
+        (GOOD + "variants: {engine: vllm, attention: eager}\n", 3, "variants", "chooses its attention itself"),
+        (GOOD + "benchmark: {order: random}\n", 3, "benchmark.order", "'interleaved'"),
         (GOOD + "compile: {flags: ['rm -rf']}\n", 3, "compile.flags[0]", "match"),
         ("name: x\nmodel: shape:llama9\n", 2, "model", "llama3.1-70b"),
         ("name: x\nmodel: ./nowhere\n", 2, "model", "does not exist"),
@@ -110,8 +123,24 @@ def test_a_model_folder_is_taken_from_the_job_files_folder(job: Path, tmp_path: 
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.json").write_text("{}")
     job.write_text("name: x\nmodel: ./m\n")
-    _, source = load(str(job))
+    _, (source,) = load(str(job))
     assert source.folder == tmp_path / "m"
+
+
+@pytest.mark.parametrize(
+    ("models", "key", "says"),
+    [
+        ("[tiny-llama, shape:llama3.1-9b]", "model[1]", "no shape is called"),
+        ("[shape:llama3.1-8b, shape:llama3.1-8B]", "model[1]", "is called llama3.1-8B like shape:llama3.1-8b"),
+        ("tiny-llama\nvariants:\n  exclude: [{model: tiny-lama}]", "variants.exclude[0].model", "one of tiny-llama"),
+        ("[tiny-llama, shape:llama3.1-8b]\nrevision: main", "", "revision: is of one model"),
+    ],
+)
+def test_each_model_is_looked_at(job: Path, models: str, key: str, says: str) -> None:
+    job.write_text(f"name: x\nmodel: {models}\n")
+    with pytest.raises(JobFileError) as raised:
+        load(str(job))
+    assert (raised.value.key, says in str(raised.value)) == (key, True), raised.value
 
 
 @given(st.text(max_size=200))

@@ -1,5 +1,7 @@
 """Plans: equal work is planned once, and nothing that differs is."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ SHAPE = Model("shape:llama3.1-70b", "llama3.1-70B", "e" * 64, 70_000_000_000, ha
 
 
 def counts(plan: Plan) -> dict[str, int]:
-    return {stage: sum(task.stage == stage for task in plan.tasks) for stage in STAGES}
+    return dict(Counter(task.stage for task in plan.tasks))
 
 
 def test_one_export_serves_every_target() -> None:
@@ -41,6 +43,21 @@ def test_exclusions_leave_out_what_agrees_with_all_their_keys() -> None:
         ("f16", "cpu"),
         ("f16", "mi300x"),
     }
+
+
+def test_a_job_of_several_models_is_planned_for_each_with_its_own_exclusions() -> None:
+    spec, sources = load("halo-matrix")
+    first, *more = (Model(one.text, one.name, one.name, 1, has_weights=False) for one in sources)
+    made = plan(spec, replace(first, more=tuple(more)))
+    assert list(dict.fromkeys((variant.model, variant.tp) for variant in made.variants)) == [
+        ("llama3.1-8B", 1),
+        ("llama3.1-8B", 8),
+        ("llama3.1-70B", 1),
+        ("llama3.1-70B", 8),
+        ("llama3.1-405B", 8),
+    ]
+    assert counts(made) == {"export": 10, "compile": 10}
+    assert {task.settings["model"]["text"] for task in made.tasks if task.stage == "export"} == set(spec.model)
 
 
 def test_variants_are_called_as_trackers_call_them() -> None:
@@ -110,9 +127,9 @@ def test_a_benchmark_has_its_node_to_itself_as_the_job_says_or_the_target_needs(
 
 def test_a_shape_is_refused_where_weights_are_needed() -> None:
     spec = JobSpec.model_validate({"name": "x", "model": "shape:llama3.1-70b"})
-    assert "invoke, numerics, benchmark" in str(weightless_problem(spec, SHAPE))
+    assert "invoke, numerics, benchmark" in str(weightless_problem(spec, has_weights=False))
     bare = spec.model_copy(update={"stages": ["export", "compile"]})
-    assert weightless_problem(bare, SHAPE) is None
+    assert weightless_problem(bare, has_weights=False) is None
 
 
 @given(st.data())
@@ -135,7 +152,7 @@ def test_every_task_comes_after_what_it_needs(data: st.DataObject) -> None:
         assert set(task.needs) <= done
         done.add(task.key)
     cells = [(variant, task.stage) for task in made.tasks for variant in task.variants]
-    assert len(cells) == len(set(cells)) == len(made.variants) * len(STAGES)
+    assert len(cells) == len(set(cells)) == len(made.variants) * (len(STAGES) - 1)  # nobody quantizes these precisions
 
 
 def test_the_order_of_keys_does_not_change_a_digest_and_a_flag_does() -> None:

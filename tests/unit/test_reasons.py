@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from db.identities import Made
-from jobs.digest import differences, digest_of, entries, identity, likeness, task_digest
+from db.identities import Freedom, Made
+from jobs.digest import differences, entries, identity, likeness, task_digest
+from jobs.hashing import digest_of
 from jobs.stages import STAGES
 from jobs.task import Artifact
 from jobs.toolchains import Toolchain
@@ -17,6 +18,7 @@ from tests.stored_jobs import NOON
 TOOLCHAIN = Toolchain("default", {"iree-base-compiler": "3.13.0"}, host_cpu="znver4", programs="p" * 64)
 SETTINGS = {"target": "cpu", "tp": 1, "flags": []}
 MLIR = Artifact("model.mlir", "mlir", "3" * 64, 5)
+FREE = Freedom(of_task=True, of_job=True, fresh_stages=frozenset({"benchmark"}))
 LOG = Artifact("0123abcd-01-1.log", "log", "4" * 64, 5)
 
 Value = dict[str, Any]
@@ -49,6 +51,12 @@ def test_digests_are_what_they_always_were() -> None:
     assert task_digest(STAGES["compile"], SETTINGS, TOOLCHAIN, {"export": (MLIR,)}) == known
 
 
+def test_a_stage_that_means_something_else_now_has_other_digests() -> None:
+    stage = STAGES["compile"]
+    digests = [task_digest(replace(stage, version=version), SETTINGS, TOOLCHAIN, {}) for version in (1, 2)]
+    assert digests[0] != digests[1]
+
+
 def test_logs_and_reports_are_no_part_of_what_a_task_is_made_of() -> None:
     assert entries(compiled())["inputs.export.model.mlir"] == MLIR.sha256
     assert not any(LOG.sha256 == value for value in entries(compiled()).values())
@@ -64,6 +72,11 @@ def test_logs_and_reports_are_no_part_of_what_a_task_is_made_of() -> None:
             {"entry": "toolchain.iree-base-compiler", "old": "3.13.0", "new": "3.14.0"},
         ),
         (compiled(replace(TOOLCHAIN, versions={})), {"entry": "toolchain.iree-base-compiler", "old": "3.13.0"}),
+        (
+            compiled(target="mi300x") | {"host_cpu": "znver4"},
+            {"entry": "settings.target", "old": "cpu", "new": "mi300x"},
+        ),
+        (compiled() | {"version": 2}, {"entry": "version", "old": STAGES["compile"].version, "new": 2}),
         (compiled(replace(TOOLCHAIN, host_cpu="znver5")), {"entry": "host_cpu", "old": "znver4", "new": "znver5"}),
         (
             compiled(mlir=replace(MLIR, sha256="5" * 64)),
@@ -88,7 +101,7 @@ def test_what_is_the_same_differs_in_nothing() -> None:
 def test_the_nearest_shares_the_most_and_is_the_newest_of_equals() -> None:
     far = made("far", 4, compiled(tp=2, flags=["--x"]))
     near = [made(f"near{minute}", minute, compiled(flags=["--y"])) for minute in (2, 3)]
-    found = explain_run(made("this", 9, compiled()), [far, near[1], near[0]], reuses=True)
+    found = explain_run(made("this", 9, compiled()), [far, near[1], near[0]], FREE)
     assert (found.reason, found.earlier) == (Reason.CHANGED, near[1])
     assert found.changes == ({"entry": "settings.flags", "old": ["--y"], "new": []},)
 
@@ -103,6 +116,11 @@ def test_the_nearest_shares_the_most_and_is_the_newest_of_equals() -> None:
             Reason.UNDONE,
             "attempt twin-1 had failed (tool_failed)",
         ),
+        (
+            [made("twin", 1, compiled(), outcome="failed", failure_kind="input_lost")],
+            Reason.FIRST,
+            "no compile had succeeded before",
+        ),
         ([made("twin", 1, compiled(), outcome="cancelled")], Reason.UNDONE, "had ended as cancelled"),
         ([made("twin", 1, compiled(), outcome=None, ended_at=None)], Reason.UNDONE, "was still running"),
         ([made("twin", 8, compiled(), ended_at=NOON + timedelta(hours=9))], Reason.UNDONE, "was still running"),
@@ -111,19 +129,44 @@ def test_the_nearest_shares_the_most_and_is_the_newest_of_equals() -> None:
     ],
 )
 def test_what_happened_to_the_same_before_is_told(earlier: list[Made], reason: Reason, said: str) -> None:
-    found = explain_run(made("this", 9, compiled()), earlier, reuses=True)
+    found = explain_run(made("this", 9, compiled()), earlier, FREE)
     assert found.reason is reason
     assert said in found.text
     assert found.changes == ()
 
 
-def test_without_the_cache_and_for_measurements_nothing_is_compared() -> None:
-    twin, this = made("twin", 1, compiled()), made("this", 9, compiled())
-    assert explain_run(this, [twin], reuses=False).reason is Reason.NO_CACHE
-    measured = made("this", 9, compiled(stage="benchmark"))
-    assert explain_run(measured, [replace(measured, task="twin")], reuses=True).reason is Reason.MEASURED
+@pytest.mark.parametrize(
+    ("stage", "of_job", "fresh", "reason", "said"),
+    [
+        ("compile", False, STAGES, Reason.NO_CACHE, "--no-cache"),
+        ("benchmark", True, ["benchmark"], Reason.MEASURED, "--reuse-measurements"),
+        ("invoke", True, ["compile", "invoke", "benchmark"], Reason.RUN_AGAIN, "again from compile on"),
+    ],
+)
+def test_what_may_take_nothing_over_says_who_wanted_it_so(
+    stage: str, of_job: bool, fresh: list[str], reason: Reason, said: str
+) -> None:
+    freedom = Freedom(of_task=False, of_job=of_job, fresh_stages=frozenset(fresh))
+    this = made("this", 9, compiled(stage=stage))
+    found = explain_run(this, [replace(this, task="twin")], freedom)
+    assert (found.reason, found.changes) == (reason, ())
+    assert said in found.text
+
+
+def test_a_measurement_that_may_be_taken_over_is_compared_with_the_nearest() -> None:
+    old, new = (
+        made(name, minute, compiled(stage="benchmark", tp=tp)) for name, minute, tp in (("a", 1, 1), ("b", 9, 2))
+    )
+    assert explain_run(new, [old], FREE).reason is Reason.CHANGED
+
+
+def test_what_was_done_and_made_again_says_for_whom() -> None:
+    found = explain_run(
+        made("this", 9, compiled()), [made("this", 1, compiled())], FREE, "to make model.vmfb again for x"
+    )
+    assert (found.reason, found.text) == (Reason.MADE_AGAIN, "ran once more to make model.vmfb again for x")
 
 
 def test_what_ran_before_identities_were_kept_is_told_so() -> None:
-    found = explain_run(made("this", 9, compiled(), identity=None), [made("old", 1, compiled(tp=2))], reuses=True)
+    found = explain_run(made("this", 9, compiled(), identity=None), [made("old", 1, compiled(tp=2))], FREE)
     assert "before haloctl kept" in found.text

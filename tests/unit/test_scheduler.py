@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from db.store import OpenTask, RunningAttempt
 from jobs.state import TaskState
 from jobs.task import GIB, Node, Resources
-from orchestrator.scheduler import Block, Queue, Start, Wait
+from orchestrator.scheduler import Block, Build, Queue, Start, Unqueue, Wait
 from tests.queued import GPU, decided, gpus, node, on, running, started, task, waits
 
 
@@ -19,6 +19,18 @@ def test_a_task_whose_needs_are_done_is_queued_and_one_whose_need_failed_is_bloc
     assert decided([done, failed, ready, hopeless], [node()]) == [
         Queue(ready),
         Block(hopeless, "compile (0-02) failed"),
+    ]
+
+
+def test_what_needs_a_file_that_is_made_again_waits_for_it_even_if_it_was_queued() -> None:
+    maker = task("01", state=TaskState.RUNNING, lost="model.mlir")
+    queued, pending = (task(name, needs=("01",), state=TaskState(name)) for name in ("queued", "pending"))
+    wait, unqueued = decided([maker, queued, pending], [node()])
+    assert unqueued == Unqueue(queued)
+    assert wait == Wait(pending, "after compile makes model.mlir again", is_stuck=False)
+    failed = replace(maker, state=TaskState.FAILED)
+    assert decided([failed, pending], [node()]) == [
+        Block(pending, "compile (0-01) failed without having made model.mlir again")
     ]
 
 
@@ -134,7 +146,9 @@ def test_nothing_is_given_away_twice_and_everything_is_accounted_for(
     known = [(each.id, device.kind, device.index) for each in nodes for device in each.devices]
     quarantined = dict.fromkeys(data.draw(st.sets(st.sampled_from(known))) if known else (), "it is hot")
     first = decided(tasks, nodes, closed=closed, quarantined=quarantined)
-    assert sorted(action.task.id for action in first) == sorted(each.id for each in tasks)
+    assert sorted(action.task.id for action in first if not isinstance(action, Build)) == sorted(
+        each.id for each in tasks
+    )
     attempts = [running(action.task, *action.places) for action in first if isinstance(action, Start)]
     assert_nothing_is_shared(nodes, attempts)
     for place in (place for one in attempts for place in one.places):

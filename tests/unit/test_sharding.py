@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from workers.llm.sharding import Join, Rule, Shape, plan_sharding, region_of, style_of
+from workers.llm.regions import region_of
+from workers.llm.sharding import Join, Rule, Shape, plan_sharding, style_of
 
 PLAN = {
     "model.embed_tokens": "embedding_rowwise",
@@ -65,8 +66,8 @@ def test_the_parts_of_a_split_parameter_cover_it_once(tp: int) -> None:
     sharding = plan_sharding(config(), PLAN, SHAPES, tp)
     for name, rule in sharding.rules.items():
         if rule in (Rule.ROWS, Rule.COLUMNS):
-            regions = [region_of(sharding, name, SHAPES[name], rank, 2) for rank in range(tp)]
-            bounds = [(region.start, region.stop) for region in regions if region]
+            regions = [region_of(sharding, name, SHAPES[name], rank) for rank in range(tp)]
+            bounds = [segment for region in regions if region for segment in region.segments]
             assert bounds[0][0] == 0
             assert bounds[-1][1] == SHAPES[name][1 if rule is Rule.COLUMNS else 0]
             assert all(before[1] == after[0] for before, after in pairwise(bounds))
@@ -76,13 +77,48 @@ def test_two_key_value_heads_on_eight_ranks_are_held_four_times_each() -> None:
     sharding = plan_sharding(config(), PLAN, SHAPES, 8)
     name = f"{ATTENTION}.k_proj.weight"
     assert sharding.rules[name] is Rule.KV_ROWS
-    regions = [region_of(sharding, name, SHAPES[name], rank, 2) for rank in range(8)]
-    assert [(region.start, region.stop) for region in regions if region] == [(0, 8)] * 4 + [(8, 16)] * 4
+    regions = [region_of(sharding, name, SHAPES[name], rank) for rank in range(8)]
+    assert [region.segments for region in regions if region] == [((0, 8),)] * 4 + [((8, 16),)] * 4
+
+
+def segments(plan: dict[str, str], name: str, shape: Shape, tp: int, **values: Any) -> list[Any]:
+    """What each rank holds of one parameter, and that nothing stands in the way of it."""
+    sharding = plan_sharding(config(**values), plan, {name: shape}, tp)
+    assert not sharding.problems
+    regions = [region_of(sharding, name, shape, rank) for rank in range(tp)]
+    return [region and (region.shape, region.segments) for region in regions]
+
+
+def test_a_rank_takes_its_rows_of_each_part_of_a_packed_projection() -> None:
+    plan = {"model.layers.*.self_attn.qkv_proj": "colwise_gather_output"}
+    held = segments(plan, f"{ATTENTION}.qkv_proj.weight", (96, 64), 2)
+    assert held[1] == ((48, 64), ((32, 64), (72, 80), (88, 96)))
+    held = segments(plan, f"{ATTENTION}.qkv_proj.weight", (96, 64), 4)
+    assert held[1] == ((32, 64), ((16, 32), (64, 72), (80, 88)))
+
+
+def test_a_rank_takes_its_rows_of_both_halves_in_each_expert() -> None:
+    plan = {"model.layers.*.mlp.experts.gate_up_proj": "packed_colwise", "model.layers.*.mlp.experts": "moe_tp_experts"}
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    assert segments(plan, name, (2, 8, 64), 2)[1] == ((2, 4, 64), ((2, 4), (6, 8), (10, 12), (14, 16)))
+    assert plan_sharding(config(), plan, {name: (2, 8, 64)}, 2).blocks == {"model.layers.1.mlp.experts": Join.SUM}
+    assert reasons(plan, {name: (2, 8, 64)}, 8)["model.layers.*.mlp.experts"] == (
+        "4 rows in each half are not divisible by tp 8"
+    )
+
+
+def test_a_norm_over_the_whole_width_goes_with_its_projection() -> None:
+    plan = {"model.layers.*.self_attn.k_proj": "colwise_gather_output"}
+    shapes: dict[str, Shape] = {f"{ATTENTION}.k_proj.weight": (16, 64), f"{ATTENTION}.k_norm.weight": (16,)}
+    sharding = plan_sharding(config(), plan, shapes, 4)
+    assert not sharding.problems
+    assert sharding.norms == (f"{ATTENTION}.k_norm",)
+    assert sharding.rules[f"{ATTENTION}.k_norm.weight"] is Rule.KV_ROWS
 
 
 def test_a_rowwise_bias_is_zero_on_all_ranks_but_the_first() -> None:
     sharding = plan_sharding(config(), PLAN, SHAPES, 2)
-    regions = [region_of(sharding, f"{ATTENTION}.o_proj.bias", (64,), rank, 2) for rank in range(2)]
+    regions = [region_of(sharding, f"{ATTENTION}.o_proj.bias", (64,), rank) for rank in range(2)]
     assert [region.is_zero for region in regions if region] == [False, True]
 
 
@@ -106,15 +142,15 @@ def test_key_value_heads_that_cannot_be_repeated_evenly_are_told_of() -> None:
 
 
 def test_a_packed_projection_is_told_of_first() -> None:
-    plan = {**PLAN, "model.layers.*.self_attn.qkv_proj": "colwise_gather_output"}
-    shapes = {**SHAPES, f"{ATTENTION}.qkv_proj.weight": (96, 64)}
+    plan = {**PLAN, "model.layers.*.self_attn.c_attn": "colwise_gather_output"}
+    shapes = {**SHAPES, f"{ATTENTION}.c_attn.weight": (96, 64)}
     module, reason = next(iter(reasons(plan, shapes, 16).items()))
-    assert module == "model.layers.*.self_attn.qkv_proj"
+    assert module == "model.layers.*.self_attn.c_attn"
     assert "packed projection" in reason
 
 
 def test_a_module_that_the_plan_forgot_inside_a_split_block_is_told_of() -> None:
-    shapes = {**SHAPES, f"{ATTENTION}.k_norm.weight": (16,)}
+    shapes = {**SHAPES, f"{ATTENTION}.k_norm.weight": (8,)}
     assert "says nothing of this module" in reasons(PLAN, shapes, 2)["model.layers.*.self_attn.k_norm"]
 
 
@@ -125,7 +161,8 @@ def test_a_model_without_a_plan_works_on_one_device_only() -> None:
 
 def test_an_unknown_family_is_told_of_with_those_that_are_known() -> None:
     assert (
-        "gpt_oss is not supported; these are: granite, llama" in reasons(PLAN, SHAPES, 1, model_type="gpt_oss")["model"]
+        "gpt_oss is not supported; these are: gemma2, gpt_neox"
+        in reasons(PLAN, SHAPES, 1, model_type="gpt_oss")["model"]
     )
 
 

@@ -34,8 +34,8 @@ def test_every_state_has_its_moves_and_a_way_to_an_end() -> None:
         assert seen & ENDED
 
 
-def test_what_is_done_stays_done() -> None:
-    assert all(not TRANSITIONS[state] for state in DONE)
+def test_what_is_done_stays_done_but_for_being_made_again() -> None:
+    assert all(TRANSITIONS[state] == {TaskState.PENDING} for state in DONE)
 
 
 @pytest.mark.parametrize(

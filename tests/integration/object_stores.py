@@ -1,0 +1,238 @@
+"""Places for an artifact store: a folder, file systems that fsspec brings, and object stores that really serve."""
+
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.integration.attempts import until
+from workers.artifacts import ArtifactStore
+from workers.artifacts.parts import Limits
+
+#: Azurite's own account, which is the same everywhere: https://github.com/Azure/Azurite#default-storage-account
+AZURITE_ACCOUNT = "devstoreaccount1"
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+CHUNK_BYTES = 1 << 16
+
+#: Parts and blocks so small that small files have several of them.
+SMALL = Limits(single_bytes=1 << 20, part_bytes=256 << 10, block_bytes=64 << 10)
+
+
+class Line:
+    """The wire between a client and a server on this machine: it counts bytes, and can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self.sent_bytes = 0  #: to the server
+        self.received_bytes = 0
+        self._server_port = port
+        self._cut_at: int | None = None
+        self._sockets: list[socket.socket] = []
+        self._listener: socket.socket | None = None
+        self.port = 0
+        self.mend()
+
+    def mend(self) -> None:
+        """Let connections through."""
+        self._cut_at = None
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self.port = self._listener.getsockname()[1]
+            threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
+
+    def cut(self) -> None:
+        """End every connection, and refuse new ones."""
+        listener, self._listener = self._listener, None
+        for one in ([listener] if listener else []) + self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._sockets.clear()
+
+    def cut_after(self, more_bytes: int) -> None:
+        """Cut it when so much more has passed, in both directions together."""
+        self._cut_at = self.sent_bytes + self.received_bytes + more_bytes
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+                self._sockets += [client, server]
+                for source, sink, is_up in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._pass_on, args=[source, sink, is_up], daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, is_up: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(CHUNK_BYTES):
+                sink.sendall(data)
+                if is_up:
+                    self.sent_bytes += len(data)
+                else:
+                    self.received_bytes += len(data)
+                if self._cut_at is not None and self.sent_bytes + self.received_bytes >= self._cut_at:
+                    self.cut()
+        for one in (source, sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class Site:
+    """One place for a store, empty at first."""
+
+    url: str
+    folder: Path  #: for caches
+    line: Line | None = None  #: between its clients and its server
+    limits: Limits = SMALL
+    _opened: tuple[Any, str] | None = field(default=None)
+
+    @property
+    def is_folder(self) -> bool:
+        return "://" not in self.url
+
+    def store(self, cache: str = "cache") -> ArtifactStore:
+        """The store, as a machine with this cache sees it."""
+        return ArtifactStore(self.url, self.folder / cache, self.limits)
+
+    def objects(self, folder: str = "") -> dict[str, int]:
+        """Names and sizes of all that lies in it, or in one of its folders."""
+        fs, root = self.file_system()
+        fs.invalidate_cache()
+        found = fs.find(f"{root}/{folder}".rstrip("/"), detail=True)
+        return {name.partition(f"{root}/")[2]: info["size"] for name, info in found.items()}
+
+    def spoil(self, name: str, content: bytes) -> None:
+        """Have something else lie there."""
+        fs, root = self.file_system()
+        if self.is_folder:
+            Path(root, name).unlink()
+        fs.pipe_file(f"{root}/{name}", content)
+
+    def read(self, name: str) -> bytes:
+        fs, root = self.file_system()
+        content: bytes = fs.cat_file(f"{root}/{name}")
+        return content
+
+    def remove(self, name: str, *, recursive: bool = False) -> None:
+        fs, root = self.file_system()
+        fs.rm(f"{root}/{name}".rstrip("/"), recursive=recursive)
+
+    def file_system(self) -> tuple[Any, str]:
+        """As somebody sees it who knows nothing of haloctl."""
+        if self._opened is None:
+            from fsspec.core import url_to_fs
+
+            fs, root = url_to_fs(self.url, skip_instance_cache=True, use_listings_cache=False)
+            self._opened = fs, root.rstrip("/")
+        return self._opened
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """A server that talks S3."""
+    moto = pytest.importorskip("moto.server", reason="takes moto[s3] and flask")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        yield int(server.get_host_and_port()[1])
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def azure_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A server that talks Azure's blob protocol, where there is one: `npm install azurite` brings it."""
+    pytest.importorskip("adlfs", reason="takes haloctl[azure], and azurite from npm on PATH")
+    azurite = shutil.which("azurite-blob") or pytest.skip("azurite-blob is not on PATH: npm install -g azurite")
+    folder = tmp_path_factory.mktemp("azurite")
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    command = [azurite, "--blobPort", str(port), "--location", str(folder), "--silent", "--skipApiVersionCheck"]
+    server = subprocess.Popen([*command, "--disableTelemetry"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: _listens(port), "azurite listens")
+        yield port
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+@contextmanager
+def wired(port: int) -> Iterator[Line]:
+    line = Line(port)
+    try:
+        yield line
+    finally:
+        line.cut()
+
+
+KINDS = ("folder", "local", "memory", "s3", "azure")
+
+
+@pytest.fixture(params=KINDS)
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Each place in turn."""
+    match request.param:
+        case "folder":
+            yield Site(str(tmp_path / "artifacts"), tmp_path)
+        case "local":
+            yield Site(f"local://{tmp_path}/artifacts", tmp_path)
+        case "memory":
+            yield Site(f"memory://{uuid4().hex}/artifacts", tmp_path)
+        case "s3":
+            with s3_site(request.getfixturevalue("s3_port"), tmp_path, monkeypatch) as found:
+                yield found
+        case "azure":
+            with azure_site(request.getfixturevalue("azure_port"), tmp_path, monkeypatch) as found:
+                yield found
+
+
+@contextmanager
+def s3_site(port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    bucket = uuid4().hex
+    with wired(port) as line:
+        for name, value in s3_variables(line.port).items():
+            monkeypatch.setenv(name, value)
+        site = Site(f"s3://{bucket}/artifacts", folder, line)
+        fs, _ = site.file_system()
+        fs.mkdir(bucket)
+        yield site
+        type(fs).clear_instance_cache()  # the next one has another endpoint
+
+
+def s3_variables(port: int) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "halo",
+        "AWS_SECRET_ACCESS_KEY": "hush-hush",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+@contextmanager
+def azure_site(port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    container = uuid4().hex
+    with wired(port) as line:
+        endpoint = f"http://127.0.0.1:{line.port}/{AZURITE_ACCOUNT}"
+        given = f"AccountName={AZURITE_ACCOUNT};AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"DefaultEndpointsProtocol=http;{given}")
+        site = Site(f"az://{container}/artifacts", folder, line)
+        fs, _ = site.file_system()
+        fs.mkdir(container)
+        yield site
+        type(fs).clear_instance_cache()

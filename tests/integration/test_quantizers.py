@@ -1,0 +1,122 @@
+"""Makers of low-precision weights: what haloctl's own writes, and how others' packings become the layout."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs.stages import STAGES
+from workers.llm.checkpoint import read_checkpoint
+from workers.llm.program import BadInput
+from workers.llm.quantized_layout import Scheme, read_layout
+from workers.llm.quantized_tensors import unpack_int4
+from workers.llm.quantizers.gguf_order import in_order
+from workers.llm.quantizers.haloctl import quantize
+from workers.llm.quantizers.packed import from_awq, from_gptq, from_q4_0
+from workers.llm.quantizers.writing import Quantized, pack
+
+ROWS, COLUMNS, GROUP = 16, 64, 32
+AWQ = (0, 2, 4, 6, 1, 3, 5, 7)  #: which column lies where in a word
+
+
+@pytest.fixture
+def whole() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Values and zero points from 0 to 15, and scales, of a weight [out, in] in groups."""
+    random = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 16, (ROWS, COLUMNS), generator=random)
+    zeros = torch.randint(1, 16, (ROWS, COLUMNS // GROUP), generator=random)
+    scales = torch.rand((ROWS, COLUMNS // GROUP), generator=random).half() + 0.5
+    return values, zeros, scales
+
+
+def dequantized(values: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    spread = zeros.repeat_interleave(GROUP, 1), scales.repeat_interleave(GROUP, 1)
+    return (values - spread[0]).float() * spread[1].float()
+
+
+def words(values: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
+    """Eight columns an int32, `order[i]` the one in the i-th four bits."""
+    parts = values.view(len(values), -1, 8)[..., list(order)]
+    packed = sum(parts[..., place] << 4 * place for place in range(8))
+    assert isinstance(packed, torch.Tensor)
+    return packed.to(torch.int32)
+
+
+def test_gptq_becomes_the_layout(whole: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+    values, zeros, scales = whole
+    parts = {"qweight": words(values).T, "qzeros": words(zeros.T - 1), "scales": scales.T}
+    found = from_gptq(parts, has_old_zeros=True)
+    assert torch.equal(found.dequantized(), dequantized(*whole))
+    newer = {**parts, "qzeros": words(zeros.T), "g_idx": torch.arange(COLUMNS) // GROUP}
+    assert torch.equal(from_gptq(newer, has_old_zeros=False).dequantized(), dequantized(*whole))
+    with pytest.raises(BadInput, match="activation order"):
+        from_gptq({**newer, "g_idx": newer["g_idx"].flip(0)}, has_old_zeros=False)
+
+
+def test_awq_becomes_the_layout(whole: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+    values, zeros, scales = whole
+    parts = {"qweight": words(values.T.contiguous(), AWQ), "qzeros": words(zeros.T.contiguous(), AWQ)}
+    assert torch.equal(from_awq({**parts, "scales": scales.T}).dequantized(), dequantized(*whole))
+
+
+def test_q4_0_becomes_the_layout_value_for_value(whole: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+    values, _, scales = whole
+    blocks = values.view(-1, 32)
+    packed = (blocks[:, :16] | blocks[:, 16:] << 4).to(torch.uint8)
+    stored = torch.cat([scales.reshape(-1, 1).view(torch.uint8).view(-1, 2), packed], 1)
+    expected = dequantized(values, torch.full((ROWS, COLUMNS // GROUP), 8), scales)
+    assert torch.equal(from_q4_0(stored, ROWS).dequantized(), expected)
+
+
+def test_rows_that_llama_cpp_reordered_are_put_back() -> None:
+    heads, half = 2, 3
+    rows = torch.arange(heads * 2 * half)
+    reordered = rows.view(heads, 2, half).swapaxes(1, 2).reshape(-1)  # as its convert_hf_to_gguf.py permutes
+    assert torch.equal(in_order(reordered, heads), rows)
+    assert torch.equal(in_order(reordered, None), reordered)
+
+
+def test_what_is_packed_is_unpacked_the_same() -> None:
+    values = torch.arange(-8, 8, dtype=torch.int8).repeat(3, 1)
+    assert torch.equal(unpack_int4(pack(values)), values)
+
+
+def test_a_clipped_scale_is_no_worse() -> None:
+    weight = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+    scheme = Scheme("int4", "group", 32, inputs=None)
+    assert quantize(weight, scheme, clip=True).error(weight) < quantize(weight, scheme).error(weight)
+
+
+def test_haloctls_own_maker_writes_the_layout(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "workers.llm.quantizers.haloctl", "--model=tiny-llama"]
+    flags = ["--precision=fp8", "--granularity=tensor", "--inputs=static", "--scale-kv-cache"]
+    size = ["--windows=2", "--tokens=32", "--override=num_hidden_layers=1"]
+    subprocess.run([*program, *size, *flags], cwd=tmp_path, check=True, timeout=120)
+    folder = tmp_path / "outputs"
+    layout = read_layout(json.loads((folder / "config.json").read_text()), folder)
+    assert layout is not None
+    stored = read_checkpoint(folder)
+    name = "model.layers.0.mlp.down_proj"
+    scheme = layout.scheme_of(name)
+    assert scheme is not None
+    for leaf, (kind, shape) in scheme.tensors(128, 512).items():
+        tensor = stored[f"{name}.{leaf}"]
+        assert (tensor.shape, tensor.dtype) == (shape, kind or "F32"), leaf
+    assert layout.scheme_of("lm_head") is None
+    assert stored["lm_head.weight"].dtype == "F32"
+    assert layout.has_fp8_kv_cache and stored["model.layers.0.self_attn.k_scale"].shape == (1,)
+    report = json.loads((folder / "quantize.json").read_text())
+    assert len(report["quantized"]) == 7
+    assert max(report["relative_errors"].values()) < 0.03
+    measured = {one.metric: one.samples[0] for one in STAGES["quantize"].parse({}, tmp_path).measurements}
+    assert measured["quantized_bytes"] == (folder / "model.safetensors").stat().st_size
+
+
+def test_an_error_is_that_of_the_numbers_that_are_stored() -> None:
+    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    exact = Quantized(torch.tensor([[1, 2], [3, 4]], dtype=torch.int8), torch.tensor([1.0]))
+    assert exact.error(weight) == 0
+    assert Quantized(exact.values, torch.tensor([2.0])).error(weight) == pytest.approx(1)

@@ -1,0 +1,67 @@
+"""A decode step with a long KV cache against the same without writing to it: a copy of the cache would be seen.
+
+Nothing is asserted; `make bench` prints. The stream IR is looked at in tests/integration/test_export.py.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.integration.models import make_checkpoint
+from tests.integration.test_export import compile_for_cpu, run
+from workers.llm.session import Session
+
+pytestmark = pytest.mark.benchmark
+
+POSITIONS = 8192
+STEPS = 20
+SIZES: dict[str, Any] = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
+#: export, with a cache that is read and never written
+READ_ONLY = """
+from workers.llm import export, kv_cache
+
+def update(cache, key, value, *_, **__):
+    return (key, value) if key.shape[2] > 1 else (cache._all_slots(cache.key), cache._all_slots(cache.value))
+
+kv_cache.SlotCache.update = update
+export.main()
+"""
+
+
+def build(folder: Path, model: Path, program: list[str], tp: int, *more: str) -> Session:
+    folder.mkdir()
+    argv = [sys.executable, *program, "--model", str(model), "--precision", "f32", "--tp", str(tp)]
+    argv += ["--cache-length", str(POSITIONS), "--batch", "1", "--prompt-tokens", "16", *more]
+    done = run(argv, folder)
+    assert done.returncode == 0, done.stderr
+    return Session(folder / "outputs/config.json", compile_for_cpu(folder, tp), ["local-task"] * tp)
+
+
+def step_ms(session: Session) -> float:
+    tokens, positions = torch.tensor([[5]]), torch.tensor([POSITIONS - 1])
+    begin = time.perf_counter()
+    session.decode(tokens, positions)
+    return 1e3 * (time.perf_counter() - begin)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_a_step_with_a_long_cache_against_one_that_does_not_write(tmp_path: Path, tp: int) -> None:
+    model = make_checkpoint(tmp_path / "model", "llama", max_position_embeddings=POSITIONS, **SIZES)
+    sessions = {
+        "reads alone": build(tmp_path / "reads", model, ["-c", READ_ONLY], tp),
+        "contiguous": build(tmp_path / "contiguous", model, ["-m", "workers.llm.export"], tp),
+        "paged": build(tmp_path / "paged", model, ["-m", "workers.llm.export"], tp, "--block-tokens", "16"),
+    }
+    for session in sessions.values():
+        session.prefill(torch.full((1, 16), 7), torch.tensor([16]))
+        step_ms(session)
+    samples = [{name: step_ms(session) for name, session in sessions.items()} for _ in range(STEPS)]
+    medians = {name: statistics.median(sample[name] for sample in samples) for name in sessions}
+    bare = medians["reads alone"]
+    told = ", ".join(f"{name} {median:.1f} ms ({median / bare:.2f})" for name, median in medians.items())
+    print(f"\na decode step at {POSITIONS} positions, tp {tp}: {told}")

@@ -1,0 +1,245 @@
+"""What is said of two sets of runs, and what their sides are called."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from db.runs import Chosen, Run
+from jobs.errors import BadSetting
+from jobs.variants import Engine
+from orchestrator.deciding import intervals, racing, selectors
+from orchestrator.deciding.comparing import Compared, Verdict, compare
+from orchestrator.deciding.intervals import false_discovery_limit, of_pairs, of_strata, runs_needed
+from orchestrator.deciding.noise import Noises, learned
+from tests.made_runs import run, runs, with_axes
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+TIMINGS = Chosen(("ttft_ms",))
+
+
+def scattered(middle: float, count: int, sigma: float = 0.01, seed: int = 0) -> list[float]:
+    random = Random(seed)
+    return [middle * math.exp(random.gauss(0, sigma)) for _ in range(count)]
+
+
+def verdict_of(old: list[Run], new: list[Run], **options: Any) -> Compared:
+    (found,) = compare(old, new, Noises(), 2.0, **options)
+    return found
+
+
+def test_student_s_interval_and_p_value_are_those_of_scipy() -> None:
+    old, new = [[math.log(value) for value in scattered(100, 6, seed=seed)] for seed in (1, 2)]
+    found, wanted = of_strata([(old, new)], None), stats.ttest_ind(new, old)
+    assert found is not None
+    interval = wanted.confidence_interval(1 - intervals.ALPHA)
+    assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, wanted.pvalue))
+    turns = [after - before for before, after in zip(old, new, strict=True)]
+    paired, alone = of_pairs(turns, None), stats.ttest_1samp(turns, 0)
+    assert paired is not None
+    assert (paired.high, paired.p) == pytest.approx((alone.confidence_interval(1 - intervals.ALPHA).high, alone.pvalue))
+
+
+def test_where_runs_are_skewed_the_bootstrap_widens_the_interval_as_scipy_s_does() -> None:
+    steady, skewed = [0.0] * 12, [0.0] * 9 + [0.2, 0.3, 0.5]
+    found = of_strata([(steady, skewed)], None)
+    assert found is not None
+    wanted = stats.bootstrap(
+        (skewed,), lambda values: sum(values) / len(values), confidence_level=1 - intervals.ALPHA,
+        n_resamples=2000, method="percentile", vectorized=False, rng=1,
+    ).confidence_interval  # fmt: skip
+    assert found.high == pytest.approx(wanted.high, rel=0.1)
+    assert found.low < 0 < found.high
+
+
+def test_of_many_comparisons_only_those_that_stand_out_are_told_apart() -> None:
+    ps = [0.0001, 0.004, 0.2, 0.5, 0.9]
+    limit = false_discovery_limit(ps, 0.01)
+    assert [p <= limit for p in ps] == list(stats.false_discovery_control(ps) <= 0.01)
+    assert false_discovery_limit([0.5], 0.01) < 0
+
+
+@pytest.mark.parametrize(
+    ("by", "metric", "unit", "verdict"),
+    [
+        (1.05, "ttft_ms", "ms", Verdict.SLOWER),
+        (0.95, "ttft_ms", "ms", Verdict.FASTER),
+        (1.05, "decode_tokens_per_s", "tokens/s", Verdict.FASTER),
+        (1.05, "vmfb_bytes", "bytes", Verdict.WORSE),
+        (1.0, "ttft_ms", "ms", Verdict.EQUIVALENT),
+    ],
+)
+def test_ten_quiet_runs_a_side_tell_five_percent(by: float, metric: str, unit: str, verdict: Verdict) -> None:
+    old, new = (
+        runs(scattered(100 * size, 10, 0.005, seed), metric=metric, unit=unit) for seed, size in ((1, 1), (2, by))
+    )
+    if metric == "vmfb_bytes":
+        old, new = ([run(100.0 * size, metric=metric, unit=unit)] for size in (1, by))
+    assert verdict_of(old, new).verdict is verdict
+
+
+def test_repetitions_within_a_run_do_not_make_it_count_more() -> None:
+    found = verdict_of(runs([100.0]), runs([105.0]))
+    assert (found.verdict, found.old_runs, found.new_runs) == (Verdict.INCONCLUSIVE, 1, 1)
+    assert found.more > 5
+    assert f"needs {found.more} more runs of each" in found.why
+
+
+def test_as_many_runs_as_were_needed_decide() -> None:
+    few = verdict_of(runs(scattered(100, 4, 0.02, 1)), runs(scattered(105, 4, 0.02, 2)))
+    assert few.verdict is Verdict.INCONCLUSIVE
+    more = 4 + few.more
+    decided = [
+        verdict_of(runs(scattered(100, more, 0.02, seed)), runs(scattered(105, more, 0.02, 50 + seed))).verdict
+        for seed in range(20)
+    ]
+    assert decided.count(Verdict.SLOWER) >= 12
+    assert runs_needed(few.estimate, 0.02) == more if few.estimate else False
+
+
+def test_devices_that_differ_are_each_compared_with_themselves() -> None:
+    old = [*runs([100.0, 101.0, 100.5], place="fast"), *runs([110.0, 110.5, 111.0], place="slow")]
+    new = [*runs([100.2, 100.7], place="fast"), *runs([110.2, 110.9, 110.4, 110.6, 110.3], place="slow")]
+    found = verdict_of(old, new)
+    assert found.ratio == pytest.approx(1.0, abs=0.005)
+    each = compare(old, new, Noises(), 2.0, each_device=True)
+    assert [(cell.places, cell.new_runs) for cell in each] == [(("fast",), 2), (("slow",), 5)]
+
+
+def test_what_never_ran_on_one_device_is_not_told_apart() -> None:
+    found = verdict_of(runs([100.0] * 9, place="a"), runs([150.0] * 9, place="b"))
+    assert (found.verdict, found.estimate) == (Verdict.INCONCLUSIVE, None)
+    assert "no device has both: A ran on a, B on b" in found.why
+
+
+def test_only_what_the_sides_differ_in_is_compared() -> None:
+    """Engines differ here, so that attention must agree; it has no part in it where each side has one of its own."""
+    eager = with_axes(attention="eager")
+    torch, torch_eager = with_axes(engine=Engine.TORCH), with_axes(engine=Engine.TORCH, attention="eager")
+    old = [run(100, axes=with_axes()), run(120, axes=eager, variant="tiny-eager")]
+    new = [run(90, axes=torch, variant="tiny-torch"), run(80, axes=torch_eager, variant="tiny-eager-torch")]
+    found = compare(old, new, Noises(), 2.0)
+    assert [(cell.old_variant, cell.new_variant) for cell in found] == [
+        ("tiny-FP16-TP1", "tiny-torch"), ("tiny-eager", "tiny-eager-torch"),
+    ]  # fmt: skip
+    assert len(compare(old[:1], new[1:], Noises(), 2.0)) == 1
+    with pytest.raises(BadSetting, match="name one of them with variant:NAME"):
+        compare(old, [run(90, axes=with_axes(attention="flash"), variant="tiny-flash")], Noises(), 2.0)
+
+
+def test_runs_that_both_sides_name_are_of_the_side_that_names_fewer() -> None:
+    old = runs([100.0] * 5)
+    new = runs([105.0] * 2)
+    found = verdict_of([*old, *new], new)
+    assert (found.old_runs, found.new_runs) == (5, 2)
+    with pytest.raises(BadSetting, match="both name the same runs"):
+        compare(new, new, Noises(), 2.0)
+
+
+def test_noise_is_learned_from_runs_between_which_nothing_changed() -> None:
+    alike = runs(scattered(100, 30, 0.02))
+    faster = runs(scattered(50, 30, 0.02, 1), digest="q" * 64)
+    noise = learned([*alike, *faster]).of(alike[0])
+    assert noise is not None
+    assert noise.sigma == pytest.approx(0.02, rel=0.25)
+    assert noise.freedom < 58  # earlier runs never outvote many new ones
+
+
+def test_what_is_published_fills_up_where_few_runs_tell() -> None:
+    cpu, gpu = (Noises().of(run(1, target=target)) for target in ("cpu", "mi300x"))
+    assert cpu is not None and gpu is not None
+    assert cpu.sigma > gpu.sigma > 0
+    assert Noises().of(run(1), beside=8) is None
+
+
+def test_figures_that_follow_from_the_computation_need_no_runs() -> None:
+    def told(old: float, new: float) -> Verdict:
+        sides = [[run(value, metric="perplexity", unit="1")] for value in (old, new)]
+        return verdict_of(sides[0], sides[1]).verdict
+
+    assert (told(7.43, 7.4301), told(7.43, 7.9)) == (Verdict.EQUIVALENT, Verdict.WORSE)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("7f3a", {"job": "7f3a"}),
+        ("job:7f3a", {"job": "7f3a"}),
+        ("7f3a0000-05", {"result": "7f3a0000-05"}),
+        ("torch", {"engine": "torch"}),
+        ("llama3.1-8B-FP8-TP8", {"variant": "llama3.1-8B-FP8-TP8"}),
+        ("toolchain:iree-3.*, engine:iree", {"toolchain": "iree-3.*", "engine": "iree"}),
+        ("2026-11-01T00:00+00:00..2026-11-02T00:00+00:00",
+         {"since": datetime(2026, 11, 1, tzinfo=UTC), "until": datetime(2026, 11, 2, tzinfo=UTC)}),
+        ("7d..", {"since": NOW - timedelta(days=7)}),
+        ("node:n1,..12h", {"node": "n1", "until": NOW - timedelta(hours=12)}),
+    ],
+)  # fmt: skip
+def test_sides_are_called_by_what_is_easy_to_guess(text: str, wanted: dict[str, Any]) -> None:
+    assert selectors.parse(text, TIMINGS, NOW) == Chosen(("ttft_ms",), **wanted)
+
+
+def test_a_day_is_all_of_it() -> None:
+    day = selectors.parse("2026-11-20", TIMINGS, NOW)
+    assert day.since and day.until and day.until - day.since == timedelta(days=1)
+    assert selectors.parse("2026-11-20..2026-11-20", TIMINGS, NOW) == day
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"), ("torch,", "empty"), ("colour:red", "variant:"), ("engine:trch", "iree, torch"), ("..", "7d.."),
+        ("yesterday..", "neither a date"), ("torch,engine:iree", "said twice"), ("job:", "job:"),
+    ],
+)  # fmt: skip
+def test_a_side_that_makes_no_sense_is_told_what_would(text: str, said: str) -> None:
+    with pytest.raises(BadSetting, match=said):
+        selectors.parse(text, TIMINGS, NOW)
+
+
+def test_metrics_are_named_or_matched() -> None:
+    assert selectors.metrics("ttft_ms") == ("ttft_ms",)
+    assert {"ttft_ms", "itl_ms"} <= set(selectors.metrics(None)) <= set(selectors.metrics("*"))
+    with pytest.raises(BadSetting, match="ttft_ms"):
+        selectors.metrics("ttft")
+
+
+def race_of(slower: float, sigma: float, rounds_most: int = 32, seed: int = 0) -> tuple[racing.Race, list[Compared]]:
+    random, order = Random(seed), list[int]()
+
+    def measure(side: int) -> list[Run]:
+        order.append(side)
+        drift = 1 + 0.1 * math.sin(len(order))  # both sides of a round have nearly the same
+        return [run(100 * drift * (slower if side else 1.0) * math.exp(random.gauss(0, sigma)))]
+
+    race = racing.Race(measure, Noises(), 2.0, rounds_most)
+    found = None
+    while race.rounds < rounds_most and not (found and found[0].verdict is not Verdict.INCONCLUSIVE):
+        found = race.round() or found
+    assert order[:4] == [0, 1, 1, 0]
+    assert found is not None
+    return race, found
+
+
+def test_a_race_ends_as_soon_as_it_is_decided() -> None:
+    quick, found = race_of(2.0, 0.01)
+    assert (found[0].verdict, quick.rounds) == (Verdict.SLOWER, 4)
+    long, found = race_of(1.0, 0.2, 8)
+    assert (found[0].verdict, long.rounds) == (Verdict.INCONCLUSIVE, 8)
+    assert found[0].more > 8
+
+
+@pytest.mark.parametrize(
+    ("text", "runs", "wall_s"), [("40", 40, None), ("20m", None, 1200.0), ("90s", None, 90.0), ("2h", None, 7200.0)]
+)
+def test_a_budget_is_runs_or_time(text: str, runs: int | None, wall_s: float | None) -> None:
+    assert racing.budget_of(text) == racing.Budget(runs, wall_s)
+
+
+@pytest.mark.parametrize("text", ["", "0", "3", "2d", "-4", "many"])
+def test_a_budget_that_decides_nothing_is_refused(text: str) -> None:
+    with pytest.raises(BadSetting, match="--budget"):
+        racing.budget_of(text)

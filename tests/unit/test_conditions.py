@@ -1,0 +1,194 @@
+"""What a machine tells around a measurement, and what of it is a disturbance: recorded texts, no machine."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.errors import BadSetting
+from jobs.state import Failure, FailureKind
+from jobs.task import Device, Measurement, Outcome, Process
+from tests.integration.attempts import attempt
+from workers import conditions
+from workers.conditions import Between, Look, busy_s, held_back_s, most_foreign_percent
+from workers.devices import FOREIGN_VARIABLE
+from workers.gpu_listing import (
+    NVIDIA_COUNTERS,
+    NVIDIA_READINGS,
+    Gpu,
+    GpuUser,
+    Listing,
+    amdsmi_listing,
+    nvidia_readings,
+    rocm_smi_listing,
+)
+from workers.measuring import measured
+from workers.processes import Cancellation, End, Ended, Ran
+
+FILES = {
+    "/proc/stat": "cpu  2146861 771725 720869 1014333 192998 0 17578 2853 0 0\n"
+    "cpu0 1000 200 300 5000 400 0 50 50 70 0\ncpu1 2000 0 0 0 0 0 0 0 0 0\ncpu2 9 9 9 9 9 9 9 9 9 9\nintr 1 2\n",
+    "/proc/loadavg": "4.41 3.92 3.07 2/512 4711\n",
+    "/sys/fs/cgroup/cpu.stat": "usage_usec 9\nnr_throttled 2\nthrottled_usec 1500000\n",
+    "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "2100000\n",
+    "/sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "3700000\n",
+    "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "3\n",
+    "/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count": "4\n",
+}
+ASKED = {**NVIDIA_READINGS, **NVIDIA_COUNTERS}
+NVIDIA = "GPU-0a5ba9ad, 1755, 3201, 612.40, 700.00, 71, 200, [N/A], 0, 91403239\n"
+MI300X = {
+    "current_gfxclks": [1900, 2100, "N/A", "N/A"],
+    "current_gfxclk": "N/A",
+    "current_uclk": 1300,
+    "current_socket_power": 613,
+    "temperature_hotspot": 72,
+    "accumulation_counter": 5000,
+    "prochot_residency_acc": 1,
+    "socket_thm_residency_acc": 2,
+    "ppt_residency_acc": 40,
+}
+ROCM_SMI = {
+    "Card Series": "AMD Instinct MI300X OAM",
+    "Temperature (Sensor junction) (C)": "41.0",
+    "mclk clock speed:": "(1300Mhz)",
+    "sclk clock speed:": "(132Mhz)",
+    "Current Socket Graphics Package Power (W)": "142.0",
+    "Max Graphics Package Power (W)": "750.0",
+}
+GPU = Device("mi300x", 0, "0xa0")
+QUIET = Look(at_s=0.0, cpus=4, busy_s=100.0)
+
+
+def later(before: Look, **changes: Any) -> Look:
+    """Ten seconds after it."""
+    return replace(before, at_s=before.at_s + 10, **changes)
+
+
+def disturbances(before: Look, after: Look, own_cpu_s: float = 0.0) -> list[str]:
+    return list(Between(before, after, own_cpu_s).disturbances(10.0))
+
+
+def test_the_kernel_tells_how_busy_processors_were_and_what_slowed_them(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        file = tmp_path / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    found = conditions.look([], tmp_path)
+    assert (found.load, found.cpu_mhz, found.cpu_throttles, found.held_back_s) == ((4.41, 3.92, 3.07), 2900.0, 7, 1.5)
+    assert busy_s(FILES["/proc/stat"], {0, 1}) == (1000 + 200 + 300 + 50 + 50 + 2000) / conditions.TICKS_PER_S
+    assert conditions.look([], tmp_path / "nothing").cpu_throttles is None
+    assert held_back_s("usage_usec 9\n") == 0
+
+
+def test_gpus_clocks_power_and_heat_are_read_whichever_tool_tells_of_them() -> None:
+    counted = {"heat_us": 200.0, "power_us": 91403239.0}
+    told = {"mhz": 1755.0, "memory_mhz": 3201.0, "power_w": 612.4, "power_cap_w": 700.0, "temperature_c": 71.0}
+    assert nvidia_readings(ASKED, NVIDIA) == {"GPU-0a5ba9ad": {**told, **counted}}
+    (by_library,) = amdsmi_listing(json.dumps([library(metrics=MI300X, power_cap=750_000_000)])).gpus
+    counted = {"ticks": 5000.0, "heat_ticks": 3.0, "power_ticks": 40.0}
+    told = {"mhz": 2000.0, "memory_mhz": 1300.0, "power_w": 613.0, "temperature_c": 72.0, "power_cap_w": 750.0}
+    assert by_library.readings == {**told, **counted}
+    (by_tool,) = rocm_smi_listing(json.dumps({"card0": ROCM_SMI})).gpus
+    told = {"mhz": 132.0, "memory_mhz": 1300.0, "power_w": 142.0, "temperature_c": 41.0, "power_cap_w": 750.0}
+    assert by_tool.readings == told
+
+
+def library(**facts: Any) -> dict[str, Any]:
+    names = ("memory_bytes", "used_bytes", "performance_level", "driver", "node_id", "gpu_id", "users")
+    return {"asic": {"market_name": "AMD Instinct MI300X"}, **dict.fromkeys(names), **facts}
+
+
+def test_what_others_compute_disturbs_and_what_the_measurement_computes_does_not() -> None:
+    after = later(QUIET, busy_s=110.0)
+    (told,) = disturbances(QUIET, after)
+    assert told.startswith("others used 25% of 4 processors meanwhile, at most 10% is allowed")
+    assert disturbances(QUIET, after, own_cpu_s=9.0) == []
+    (held,) = disturbances(QUIET, later(QUIET, held_back_s=8.0))
+    assert held.startswith("its container's limit held 20%")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"heat_us": 0, "power_us": 0}, {"heat_us": 400_000, "power_us": 9_000_000}, "slowed by heat for 4%"),
+        ({"heat_ticks": 5, "ticks": 100}, {"heat_ticks": 55, "ticks": 1100}, "slowed by heat for 5%"),
+        ({"power_cap_w": 750}, {"power_cap_w": 500}, "power_cap_w changed from 750 to 500"),
+        ({"heat_us": 0, "mhz": 132}, {"heat_us": 50_000, "mhz": 1900}, None),
+        ({}, {"heat_us": 400_000}, None),
+    ],
+)
+def test_heat_and_a_changed_cap_disturb_and_a_full_load_does_not(
+    before: dict[str, float], after: dict[str, float], told: str | None
+) -> None:
+    found = disturbances(replace(QUIET, readings={GPU: before}), later(QUIET, readings={GPU: after}))
+    assert [told in one for one in found] == [True] if told else found == []
+
+
+def test_processors_slowed_by_heat_and_others_on_the_gpu_disturb() -> None:
+    held = Gpu(0, "AMD Instinct MI300X", "0xa0", users=(GpuUser(1, "python3", 1 << 33),))
+    listing = Listing("amd", "rocm-smi", (held,))
+    after = later(QUIET, cpu_throttles=9, readings={GPU: {}}, listings=(listing,))
+    found = disturbances(replace(QUIET, cpu_throttles=7), after)
+    assert found[0] == "heat slowed the processors 2 times"
+    assert found[1].startswith("mi300x:0: in use by pid 1 ")
+
+
+def test_a_node_may_say_how_much_others_may_use() -> None:
+    assert most_foreign_percent([Device("cpu", 0)], None) == 10
+    assert most_foreign_percent([GPU], None) == 50
+    assert most_foreign_percent([GPU], "2.5") == 2.5
+    with pytest.raises(BadSetting, match="HALOCTL_MAX_FOREIGN_CPU_PERCENT"):
+        most_foreign_percent([GPU], "little")
+
+
+def looks(*foreign_s: float) -> Iterator[Look]:
+    """Before and after each run, in which others compute for so long."""
+    for one in foreign_s:
+        yield QUIET
+        yield later(QUIET, busy_s=QUIET.busy_s + 8.0 + one)
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, *foreign_s: float, reruns: int = 2, fails: bool = False) -> Outcome:
+    """What comes of an attempt whose runs measure 1.0, 2.0 and so on, in 8 s of processor time each."""
+    monkeypatch.setenv(FOREIGN_VARIABLE, "10")
+    given, found, number = attempt(stage="benchmark", settings={"max_disturbed_reruns": reruns}), looks(*foreign_s), 0
+
+    def carry_out(timeout_s: float) -> tuple[Ended, Outcome]:
+        nonlocal number
+        number += 1
+        failure = Failure(FailureKind.TOOL_FAILED, "no use") if fails else None
+        numbers = () if fails else (Measurement("itl_ms", (float(number),), {"batch": 1}),)
+        ended = Ended(End.DONE, (Ran(Process(("tool",), 0, 1.0, 1, 8.0), 0, 0),))
+        return ended, Outcome(numbers, failure=failure)
+
+    _, outcome = measured(given, carry_out, {"torch": "2.13.0"}, Cancellation(), lambda: next(found))
+    assert next(found, None) is None  # no more runs, and no fewer
+    return outcome
+
+
+def test_a_disturbed_run_is_run_again_and_never_mixed_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run_with(monkeypatch, 20.0, 0.0)
+    (kept,) = outcome.measurements
+    assert (kept.samples, kept.context["batch"], "disturbed" in kept.context) == ((2.0,), 1, False)
+    (earlier,) = kept.context["disturbed_runs"]
+    assert earlier["samples"] == [1.0]
+    assert earlier["disturbed"].startswith("others used 50%")
+    assert kept.context["machine"]["versions"] == {"torch": "2.13.0"}
+    assert outcome.warnings == ()
+
+
+def test_what_stays_disturbed_is_kept_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run_with(monkeypatch, 20.0, 20.0, 20.0)
+    (kept,) = outcome.measurements
+    assert (kept.samples, len(kept.context["disturbed_runs"])) == ((3.0,), 2)
+    (warning,) = outcome.warnings
+    assert warning == f"disturbed, as it was 2 times before: {kept.context['disturbed']}"
+    assert len(run_with(monkeypatch, 20.0, reruns=0).warnings) == 1
+
+
+def test_what_fails_is_not_run_again_because_it_was_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_with(monkeypatch, 20.0, fails=True).failure

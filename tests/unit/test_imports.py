@@ -1,0 +1,296 @@
+"""Files of vLLM, of IREE and of people, read as results."""
+
+import json
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from db.imports import FoundCell
+from jobs.errors import FileError
+from jobs.state import FailureKind
+from jobs.toolchains import DEFAULT
+from jobs.variants import AXES, Attention, Axes, Engine, Precision, Variant, variant_name
+from orchestrator.imports import iree, tracker, vllm
+from orchestrator.imports.found import FoundFile, Workload
+from orchestrator.imports.names import variant_called
+
+DAY = datetime(2024, 10, 25, tzinfo=UTC)
+NAME = "llama3.1-8B-FP16-TP8"
+MODEL, VARIANT = variant_called(NAME, "mi300x")
+
+#: As vllm/benchmarks/serve.py writes it, with --save-detailed and two requests.
+SERVED: dict[str, Any] = {
+    "date": "20241115-083000", "endpoint_type": "vllm", "backend": "vllm", "label": None,
+    "model_id": "meta-llama/Llama-3.1-8B-Instruct", "tokenizer_id": "meta-llama/Llama-3.1-8B-Instruct",
+    "num_prompts": 2, "request_rate": "inf", "burstiness": 1.0, "max_concurrency": 2, "duration": 1.5, "completed": 2,
+    "total_input_tokens": 256, "total_output_tokens": 6, "request_throughput": 1.33, "request_goodput:": None,
+    "output_throughput": 4.0, "total_token_throughput": 170.0, "input_lens": [128, 128], "output_lens": [3, 3],
+    "ttfts": [0.25, 0.75], "itls": [[0.01, 0.02], [0.03, 0.04]], "generated_texts": ["a", "b"], "errors": ["", ""],
+    "mean_ttft_ms": 500.0, "median_ttft_ms": 500.0, "std_ttft_ms": 250.0, "p99_ttft_ms": 745.0,
+    "mean_tpot_ms": 25.0, "median_tpot_ms": 25.0, "std_tpot_ms": 10.0, "p99_tpot_ms": 34.8,
+    "mean_itl_ms": 25.0, "median_itl_ms": 25.0, "std_itl_ms": 11.2, "p99_itl_ms": 39.7,
+    "mean_e2el_ms": 550.0, "median_e2el_ms": 550.0, "std_e2el_ms": 250.0, "p99_e2el_ms": 800.0,
+}  # fmt: skip
+UNKNOWN = Workload()
+DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors")
+LATENCY = {"avg_latency": 1.1, "std_latency": 0.1, "latencies": [1.0, 1.2], "percentiles": {"50": 1.1}}
+THROUGHPUT = {
+    "elapsed_time": 10.0, "num_requests": 20, "total_num_tokens": 5120, "requests_per_second": 2.0,
+    "tokens_per_second": 512.0,
+}  # fmt: skip
+
+
+def run(name: str, time: float, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "run_type": "iteration", "real_time": time, "time_unit": "ms"} | changes
+
+
+IREE = {
+    "context": {"date": "2024-11-01T10:00:00+00:00", "host_name": "n1", "num_cpus": 2},
+    "benchmarks": [
+        run("BM_prefill_bs4_t2048/process_time/real_time", 201.0, repetition_index=1),
+        run("BM_prefill_bs4_t2048/process_time/real_time", 200.0, repetition_index=0),
+        run("BM_prefill_bs4_t2048/process_time/real_time_mean", 200.5, run_type="aggregate", aggregate_name="mean"),
+        run("BM_decode_bs4/process_time/real_time", 9600.0, time_unit="us"),
+        run("BM_other/real_time", 1.0),
+    ],
+}
+
+PAGE = """
+# Status-Numerics
+(MI300X GPU, SPX Mode)
+|Item | Generate MLIR | Compile to vmfb | IREE invocation | IREE numeric | Serving numeric |
+|---|---|---|---|---|---|
+| llama3.1-8B-FP16-decomposed | PASS [TP1 mlir](https://site/8b.mlir) [irpa](https://site/8b.irpa) | PASS | FAIL [OOM](https://site/18864) | | PASS |
+| llama-toy-size-FP32-TP2-CPU | Fails in iree, [patch](https://site/18890) | | | FAIL (probably) |
+| llama3.1-8B-Q4_1 | PASS |
+| grok-1 | PASS |
+
+# Status-Benchmark
+|Item | 10/25/24 | 11/1/24 | Target(vLLM-PyTorch)|
+|---|---|---|---|
+| llama3.1-8B-FP16 | (t1, t2) | (320.5, 9.9) [run](https://site/run) | (300, 9) |
+| llama3.1-8B-FP16-TP8 | (60 ms, 4 ms) | | |
+
+# Schedule
+| Item | 10/18/24 |
+|---|---|
+| Sharding | 8 CPU core sharded 2,3 |
+"""  # noqa: E501
+
+
+def numbers(cell: FoundCell) -> dict[str, tuple[float, ...]]:
+    return {one.metric: one.samples for one in cell.measurements}
+
+
+def read_vllm(folder: Path, found: Any, at: datetime | None = DAY, said: Workload = UNKNOWN) -> FoundCell:
+    file = folder / "vllm.json"
+    file.write_text(json.dumps(found))
+    (cell,) = vllm.read(file, MODEL, VARIANT, at, said).cells
+    return cell
+
+
+def test_vllms_served_requests_are_a_benchmark_with_every_sample(tmp_path: Path) -> None:
+    cell = read_vllm(tmp_path, SERVED, at=None)
+    assert (cell.stage, cell.model, cell.variant.tp) == ("benchmark", "llama3.1-8B", 8)
+    assert cell.at == datetime(2024, 11, 15, 8, 30).astimezone()
+    assert numbers(cell) == {
+        "ttft_ms": (250.0, 750.0),
+        "itl_ms": (10.0, 20.0, 30.0, 40.0),
+        "e2e_ms": (550.0,),
+        "itl_mean_ms": (25.0,),
+        "itl_p99_ms": (39.7,),
+        "output_tokens_per_s": (4.0,),
+    }
+    context = cell.measurements[0].context
+    assert (context["batch"], context["prompt_tokens"], context["new_tokens"]) == (2, 128, 3)
+    assert context["statistics"] == {"mean": 500.0, "median": 500.0, "std": 250.0, "p99": 745.0}
+    assert cell.variant.name != NAME  # what IREE made of the same model is another row
+    assert "vllm" in cell.variant.name
+
+
+def test_without_details_vllms_own_median_is_the_sample(tmp_path: Path) -> None:
+    cell = read_vllm(tmp_path, {name: value for name, value in SERVED.items() if name not in DETAILS})
+    assert (numbers(cell)["ttft_ms"], numbers(cell)["itl_ms"], cell.at) == ((500.0,), (25.0,), DAY)
+
+
+def test_vllms_latency_and_throughput_are_read_with_what_is_said_of_them(tmp_path: Path) -> None:
+    said = Workload(batch=8, prompt_tokens=32, new_tokens=128)
+    latency = read_vllm(tmp_path, LATENCY, said=said)
+    assert numbers(latency)["e2e_ms"] == (1000.0, 1200.0)
+    assert numbers(latency)["output_tokens_per_s"][0] == 1024.0
+    assert latency.measurements[0].context == {"batch": 8, "prompt_tokens": 32, "new_tokens": 128}
+    assert numbers(read_vllm(tmp_path, THROUGHPUT, said=said)) == {"output_tokens_per_s": (256.0,)}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([], "vllm.json: should be one JSON object"),
+        ({}, "vllm.json: is no result of vllm bench"),
+        (LATENCY | {"latencies": []}, "latencies: should be a number, or a list"),
+        (LATENCY | {"latencies": [float("nan")]}, "latencies: should be a number, or a list"),
+        (SERVED | {"completed": 0}, "completed: is 0"),
+        (SERVED | {"ttfts": [None, 1.0]}, "ttfts: should be a number, or a list"),
+        (SERVED | {"median_ttft_ms": "fast", "ttfts": []}, "median_ttft_ms: should be a number"),
+        (THROUGHPUT, "tokens_per_second: counts prompts and answers together: give --new-tokens"),
+    ],
+)
+def test_a_file_that_vllm_did_not_write_is_told_by_its_key(tmp_path: Path, found: Any, said: str) -> None:
+    with pytest.raises(FileError) as told:
+        read_vllm(tmp_path, found)
+    assert said in str(told.value)
+
+
+def test_a_file_without_a_date_needs_one(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="give --date"):
+        read_vllm(tmp_path, LATENCY, at=None)
+    with pytest.raises(FileError, match="should be like 20241115-083000"):
+        read_vllm(tmp_path, SERVED | {"date": "today"}, at=None)
+
+
+def read_iree(folder: Path, found: Any, said: Workload = UNKNOWN) -> FoundFile:
+    file = folder / "iree.json"
+    file.write_text(json.dumps(found))
+    return iree.read(file, MODEL, VARIANT, None, said)
+
+
+def test_irees_prefill_and_decode_are_ttft_and_itl(tmp_path: Path) -> None:
+    found = read_iree(tmp_path, IREE, Workload(prompt_tokens=2048))
+    (cell,) = found.cells
+    assert numbers(cell) == {"ttft_ms": (200.0, 201.0), "itl_ms": (9.6,)}
+    assert [one.context["batch"] for one in cell.measurements] == [4, 4]
+    assert {one.context["prompt_tokens"] for one in cell.measurements} == {2048}
+    assert (cell.at, cell.variant.engine) == (datetime(2024, 11, 1, 10, tzinfo=UTC), Engine.IREE)
+    assert found.left_out == ("benchmarks[4]: 'BM_other/real_time' is neither prefill nor decode",)
+
+
+@pytest.mark.parametrize(
+    ("benchmarks", "said"),
+    [
+        (None, "benchmarks: should be a list"),
+        ([], "benchmarks: holds no single run"),
+        ([run("BM_decode_bs1", 1.0, aggregate_name="mean")], "benchmarks: holds no single run"),
+        ([run("BM_decode_bs1", 1.0, time_unit="h")], "benchmarks[0].time_unit: should be one of"),
+        ([run("BM_decode_bs1", 1.0), run("BM_decode_bs1", "9")], "benchmarks[1].real_time: should be a number"),  # type: ignore[arg-type]
+        ([run("BM_decode_bs1", 0, error_occurred=True, error_message="OOM")], "benchmarks[0].error_message: OOM"),
+    ],
+)
+def test_a_file_that_iree_did_not_write_is_told_by_its_key(tmp_path: Path, benchmarks: Any, said: str) -> None:
+    with pytest.raises(FileError) as told:
+        read_iree(tmp_path, {**IREE, "benchmarks": benchmarks})
+    assert said in str(told.value)
+
+
+def read_page(folder: Path, text: str, name: str = "page.md", **changes: Any) -> FoundFile:
+    file = folder / name
+    file.write_text(text)
+    asked: dict[str, Any] = {"target": "mi300x", "tp": 1, "at": DAY, "workload": Workload(batch=4)}
+    return tracker.read(file, tracker.Asked(**asked | changes))
+
+
+def test_a_page_gives_verdicts_with_their_links_and_times_by_date(tmp_path: Path) -> None:
+    found = read_page(tmp_path, PAGE)
+    told = [
+        (cell.variant.name, cell.variant.target, cell.stage, cell.failure and cell.failure.kind) for cell in found.cells
+    ]
+    eager = "llama3.1-8B-FP16-decomposed-TP1"
+    assert told == [
+        (eager, "mi300x", "export", None),
+        (eager, "mi300x", "compile", None),
+        (eager, "mi300x", "invoke", FailureKind.OUT_OF_MEMORY),
+        ("llama-toy-size-FP32-TP2", "cpu", "export", FailureKind.TOOL_FAILED),
+        ("llama-toy-size-FP32-TP2", "cpu", "numerics", FailureKind.WRONG_NUMBERS),
+        ("llama3.1-8B-FP16-TP1", "mi300x", "benchmark", None),
+        ("llama3.1-8B-FP16-TP8", "mi300x", "benchmark", None),
+    ]
+    assert found.cells[0].links == (("TP1 mlir", "https://site/8b.mlir"), ("irpa", "https://site/8b.irpa"))
+    assert numbers(found.cells[5]) == {"ttft_ms": (320.5,), "itl_ms": (9.9,)}
+    assert found.cells[5].measurements[0].context == {"batch": 4}
+    assert [cell.at for cell in found.cells[5:]] == [
+        datetime(2024, 11, 1).astimezone(),
+        DAY.replace(tzinfo=None).astimezone(),
+    ]
+    assert [text.partition(":")[0] for text in found.left_out] == ["line 8", "line 9", "line 6"]
+
+
+def test_one_table_in_csv_is_read_like_a_page(tmp_path: Path) -> None:
+    found = read_page(
+        tmp_path, 'Item,2024-10-25,Generate MLIR\nllama3.1-8B-FP16,"(1, 2)",PASS [m](http://x)\n', "a.csv", tp=8
+    )
+    assert [(cell.variant.name, cell.stage, cell.links) for cell in found.cells] == [
+        (NAME, "benchmark", ()),
+        (NAME, "export", (("m", "http://x"),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "said"),
+    [
+        ("nothing", {}, "page.md: has no table of variants"),
+        (PAGE, {"at": None}, "page.md:6: Generate MLIR: has no date: give --date"),
+        (PAGE.replace("(320.5, 9.9)", "320.5"), {}, "page.md:14: 11/1/24: should be (TTFT, ITL) in ms, not '320.5'"),
+        (PAGE.replace("FP16-TP8", "FP16-TP1").replace("(t1, t2)", "(1, 2)"), {}, "page.md:15: tells of benchmark"),
+        ("a,b\n1,2,3\n", {"name": "a.csv"}, "a.csv:2: has more cells"),
+        ("", {"name": "a.csv"}, "a.csv: is empty"),
+    ],
+)
+def test_a_wrong_page_is_told_by_its_line(tmp_path: Path, text: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(FileError) as told:
+        read_page(tmp_path, text, **changes)
+    assert said in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("llama3.1-8B-FP16", "llama3.1-8B-FP16-TP1"),
+        ("llama3.1-405B-FP16-decomposed-TP8", "llama3.1-405B-FP16-decomposed-TP8"),
+        ("granite-3-8B-BF16-TP2-2N-torch", "granite-3-8B-BF16-TP2-2N-torch"),
+    ],
+)
+def test_a_variant_is_known_by_its_name(name: str, meant: str) -> None:
+    assert variant_called(name, "mi300x")[1].name == meant
+
+
+#: One of each axis, whatever it is.
+EVERY = {
+    "tp": st.integers(1, 64),
+    "nodes": st.integers(1, 9),
+    "toolchain": st.just(DEFAULT),
+    **{name: st.sampled_from(list(kind)) for name, kind in AXES.items() if issubclass(kind, StrEnum)},
+}
+
+
+@settings(deadline=None)
+@given(model=st.from_regex(r"[a-z]{1,5}[0-9.]{0,3}(-[0-9]{1,3}B)?", fullmatch=True), axes=st.fixed_dictionaries(EVERY))
+def test_every_name_that_haloctl_makes_is_understood(model: str, axes: dict[str, Any]) -> None:
+    made = Axes(**axes)
+    assert variant_called(variant_name(model, made), "cpu") == (
+        model,
+        Variant(variant_name(model, made), "cpu", **axes),
+    )
+
+
+def test_what_a_name_says_are_the_variants_axes() -> None:
+    model, found = variant_called("a-b-BF16-decomposed-TP4-MI300X")
+    assert (model, found.precision, found.attention) == ("a-b", Precision.BF16, Attention.EAGER)
+    assert (found.tp, found.target) == (4, "mi300x")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama3.1-8B", "should be MODEL-PRECISION"),
+        ("llama3.1-8B-FP16-TP", "'TP' at the end of"),
+        ("llama3.1-8B-FP16-fast", "'fast' at the end of"),
+        ("llama3.1-8B-FP16", "give --target"),
+    ],
+)
+def test_a_name_that_says_nothing_is_refused(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        variant_called(name)

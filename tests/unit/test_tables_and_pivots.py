@@ -1,0 +1,180 @@
+"""Tables as text, Markdown and Parquet; runs by date beside their targets; what a report tells of changes."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from db.matrix import CellRow, MatrixRow
+from db.runs import Run
+from db.targets import QuotedTarget
+from jobs.errors import BadSetting
+from jobs.state import Failure, FailureKind, TaskState
+from jobs.variants import Attention, Axes, Precision
+from orchestrator import grouping, pivoting
+from orchestrator.forms import Form, Shown, markdown_table, write_parquet
+from orchestrator.output import plain_table
+from orchestrator.reporting import charts, html, markdown
+from orchestrator.reporting.changes import changes, shifts
+from orchestrator.reporting.collecting import FailedTask, Filters, Report
+
+NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+AXES = Axes(precision=Precision.F16, attention=Attention.SDPA, tp=1).axes
+ATTACK = "</pre><script>alert(1)</script> | *x* ```\n[a](b)"
+
+
+def run_of(median: float, days: int = 0, metric: str = "ttft_ms", **changes: Any) -> Run:
+    fields: dict[str, Any] = {
+        "attempt": "j-01-1", "task": "j-01", "job": "j", "model": "tiny", "variant": "tiny-FP16-TP1", "target": "cpu",
+        "axes": AXES, "metric": metric, "unit": "ms", "workload": (("batch", 4), ("prompt_tokens", 128)),
+        "median": median, "place": "s0", "node": "n", "devices": ("cpu:0",), "digest": "d", "driver": "",
+        "at": NOON + days * DAY, "is_good": True,
+    }  # fmt: skip
+    return Run(**{**fields, **changes})
+
+
+def quoted(metric: str, value: float) -> QuotedTarget:
+    return QuotedTarget("tiny-*", "", metric, None, None, None, value, "ms", "vLLM 0.10", "ada", NOON)
+
+
+def test_a_trackers_table_has_ttft_and_itl_by_date_beside_the_target() -> None:
+    runs = [run_of(200.0), run_of(204.0), run_of(198.0, 1), run_of(9.5, 1, "itl_ms")]
+    found = pivoting.pivot(runs, "date", [quoted("ttft_ms", 180.0)])
+    shown = pivoting.shown(found)
+    assert shown.columns == ("variant", "target", "workload", "2025-11-21", "2025-11-22", "Target", "to target")
+    assert shown.rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "(202, ?)", "(198, 9.5)", "(180, ?)", "+10.0%, ?")]
+    assert "Target: vLLM 0.10" in pivoting.notes(found)
+    rows, columns = pivoting.as_flat_rows(found)
+    assert (columns[-4:], [row["2025-11-22"] for row in rows]) == (
+        ("2025-11-21", "2025-11-22", "quoted", "source"),
+        [198.0, 9.5],
+    )
+
+
+def test_a_pivot_keeps_the_newest_dates_and_leaves_out_what_failed() -> None:
+    runs = [run_of(1.0, days) for days in range(4)] + [run_of(9.0, 3, is_good=False)]
+    found = pivoting.pivot(runs, "date", most=2)
+    assert (found.columns, found.left_out) == (("2025-11-23", "2025-11-24"), 2)
+    assert found.rows[0].medians["2025-11-24"] == 1.0
+
+
+def test_a_pivot_of_toolchains_has_one_row_for_variants_that_differ_by_nothing_else() -> None:
+    other = run_of(2.0, variant="tiny-FP16-TP1-iree-3.12", axes={**AXES, "toolchain": "iree-3.12"})
+    found = pivoting.pivot([run_of(1.0), other], "toolchain")
+    assert [dict(row.medians) for row in found.rows] == [{"default": 1.0, "iree-3.12": 2.0}]
+
+
+def test_groups_sum_up_what_they_hold() -> None:
+    runs = [run_of(1.0), run_of(3.0, 1), run_of(5.0, node="m")]
+    rows = grouping.grouped(runs, grouping.parse("variant, node"))
+    assert [(row["node"], row["runs"], row["median"], row["lowest"]) for row in rows] == [
+        ("m", 1, 5.0, 5.0),
+        ("n", 2, 2.0, 1.0),
+    ]
+    with pytest.raises(BadSetting, match="choose of model"):
+        grouping.parse("colour")
+
+
+def test_markdown_shows_text_as_it_is() -> None:
+    table = markdown_table(Shown(("a", "b"), [("x|y\nz", "<b>1*")], right=("b",)))
+    assert table.splitlines()[2] == r"| x\|y z | \<b\>1\* |"
+    assert table.splitlines()[1].endswith("-: |")
+    assert len({line.count(" | ") for line in table.splitlines()}) == 1
+
+
+def test_a_table_for_programs_has_a_line_a_row() -> None:
+    assert plain_table(("a", "n"), [("x\ny", "1"), ("z", "20")], ("n",)) == "a     n\nx y   1\nz    20\n"
+
+
+def test_an_answer_has_one_form() -> None:
+    with pytest.raises(BadSetting, match="--json --csv"):
+        Form(json=True, csv=True)
+
+
+def test_parquet_keeps_numbers_lists_and_what_is_nested(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"a": 1, "b": (1.5, 2.0), "c": {"x": 1}}, {"a": None, "b": (), "c": {"y": [2]}}]
+    write_parquet(tmp_path / "x.parquet", rows, ("a", "b", "c"))
+    assert parquet.read_table(tmp_path / "x.parquet").to_pylist() == [
+        {"a": 1, "b": [1.5, 2.0], "c": '{"x": 1}'},
+        {"a": None, "b": [], "c": '{"y": [2]}'},
+    ]
+    write_parquet(tmp_path / "none.parquet", [], ("a",))
+    assert parquet.read_table(tmp_path / "none.parquet").column_names == ["a"]
+
+
+def cell(state: TaskState, failure: Failure | None = None) -> CellRow:
+    return CellRow("j", "j-01", state, failure, None, False, None, None, (), NOON, ())
+
+
+def row(found: CellRow) -> MatrixRow:
+    return MatrixRow("tiny", "tiny-FP16-TP1", "cpu", {"compile": found}, **AXES)
+
+
+BROKEN = cell(TaskState.FAILED, Failure(FailureKind.TOOL_FAILED, ATTACK))
+
+
+def test_a_change_is_a_verdict_that_is_another() -> None:
+    passed, pending = cell(TaskState.SUCCEEDED), cell(TaskState.PENDING)
+    assert [(one.was, one.now) for one in changes([row(passed)], [row(BROKEN)])] == [("PASS", "FAIL tool_failed")]
+    assert [(one.was, one.now) for one in changes([], [row(passed)])] == [("", "PASS")]
+    assert changes([row(passed)], [row(cell(TaskState.CACHED))]) == []
+    assert changes([row(passed)], [row(pending)]) == []
+
+
+def test_a_shift_is_told_of_the_same_place_only() -> None:
+    old = [run_of(100.0, -days) for days in (1, 2, 3)]
+    (found,) = shifts([run_of(110.0, 1), *old], NOON)
+    assert (found.was, found.now) == (100.0, 110.0)
+    assert shifts([run_of(101.0, 1), *old], NOON) == []
+    assert shifts([run_of(110.0, 1, place="s1"), *old], NOON) == []
+
+
+def report(**changes: Any) -> Report:
+    runs = [run_of(200.0), run_of(198.0, 1), run_of(9.5, 1, "itl_ms")]
+    targets = [quoted("ttft_ms", 180.0)]
+    failed = FailedTask("j-01", "vmfb", "tool_failed", ATTACK, ATTACK, NOON, ("tiny-FP16-TP1 cpu",))
+    fields: dict[str, Any] = {
+        "at": NOON, "since": NOON - DAY, "is_first": False, "filters": Filters(), "rows": [row(BROKEN)],
+        "benchmark": pivoting.pivot(runs, "date", targets), "runs": runs, "quoted": targets,
+        "changed": changes_of(BROKEN), "shifted": shifts(runs, NOON + DAY), "files": [], "failures": [failed],
+    }  # fmt: skip
+    return Report(**{**fields, **changes})
+
+
+def changes_of(found: CellRow) -> Any:
+    return changes([], [row(found)])
+
+
+def test_a_page_fetches_nothing_and_shows_what_tools_wrote_as_text() -> None:
+    page = html.page(report())
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert not any(word in page for word in ("http://", "https://", "src=", "url(", "@import"))
+    assert page.count("<svg") == 2
+    assert "target 180" in page
+
+
+def test_a_page_in_markdown_keeps_logs_in_their_fence() -> None:
+    page = markdown.page(report())
+    assert f"````\n{ATTACK}\n````" in page
+    assert r"\</pre\>\<script\>alert(1)" in page
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## Numerics",
+        "## Benchmark",
+        f"## What changed since {NOON - DAY:%Y-%m-%d} {(NOON - DAY).astimezone():%H:%M}",
+        "## Open failures",
+        "## Artifacts",
+    ]
+
+
+def test_points_lie_within_their_plot() -> None:
+    (chart,) = charts.charts([run_of(1e9), run_of(1.0, 40), run_of(5.0, 41)], [quoted("ttft_ms", 2e9)])
+    (plot,) = chart.plots
+    assert [charts.LEFT <= point.x <= charts.WIDTH for point in plot.points] == [True] * 3
+    heights = [point.y for point in plot.points] + [plot.target_y or 0.0]
+    assert all(charts.TOP <= y <= charts.HEIGHT - charts.BOTTOM for y in heights)
+    (alone,) = charts.charts([run_of(7.0)], [])
+    assert len(alone.plots[0].points) == 1
