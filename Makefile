@@ -1,6 +1,7 @@
-PYTHON ?= python3
-VENV   ?= .venv
-BIN    := $(VENV)/bin
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 3
+BIN     := $(VENV)/bin
 
 .PHONY: demo test check install install-dev bench chaos clean
 
@@ -8,7 +9,7 @@ demo: install  ## the shipped model through every stage, and the matrix
 	$(BIN)/haloctl submit demo --wait
 
 test: install-dev check  ## all checks and all tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: install-dev  ## what needs no test to be run
 	$(BIN)/ruff format --check .
