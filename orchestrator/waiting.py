@@ -1,5 +1,6 @@
 """Waiting for a job on the command line: progress, Ctrl-C, and the matrix at the end."""
 
+import select
 import signal
 import sys
 import time
@@ -19,6 +20,8 @@ from orchestrator.interrupts import noticed
 
 FAILURES = frozenset({JobState.FAILED, JobState.CANCELLED})
 SETTLE_S = 30.0  #: how long a cancelled task may take to end before the command stops watching
+LOOKS_S = 0.1  #: how often a question looks whether a signal came
+ANSWERS = {"": True, "y": True, "yes": True, "n": False, "no": False}
 
 
 class Wait(Protocol):
@@ -89,13 +92,28 @@ def _interrupted(context: Context, driver: Driver, job: str, number: signal.Sign
 
 def _ask_whether_to_cancel(job: str) -> bool:
     """Ask once; another Ctrl-C means yes."""
-    import typer
-
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return typer.confirm(f"\nCancel job {job}? (no leaves it for `haloctl wait`)", default=True, err=True)
-    except (KeyboardInterrupt, typer.Abort):
+        return _confirmed(f"\nCancel job {job}? (no leaves it for `haloctl wait`) [Y/n]: ")
+    except KeyboardInterrupt:
         return True
+
+
+def _confirmed(question: str) -> bool:
+    """Ask until the answer is yes or no; nothing, or an end of the input, is yes.
+
+    input() waits for the next key when a signal comes just before it begins to read; a wait that ends now and then
+    does not.
+    """
+    while True:
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        while not select.select([sys.stdin], [], [], LOOKS_S)[0]:
+            pass
+        answer = sys.stdin.readline().strip().lower()
+        if answer in ANSWERS:
+            return ANSWERS[answer]
+        question = "yes or no? [Y/n]: "
 
 
 def _cancel(context: Context, driver: Driver, job: str) -> None:
