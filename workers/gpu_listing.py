@@ -30,6 +30,7 @@ NVIDIA_COUNTERS = {
     "clocks_event_reasons_counters.hw_power_brake_slowdown": "heat_us",
     "clocks_event_reasons_counters.sw_power_cap": "power_us",
 }
+NVIDIA_HEAT = {"clocks_throttle_reasons.active": "is_slowed_by_heat"}
 COUNTERS = ("_us", "ticks")  #: ends of readings' names that count from when the driver was loaded
 #: Those of amdsmi's metrics.
 AMD_READINGS = {
@@ -44,7 +45,13 @@ AMD_READINGS = {
     "vr_thm_residency_acc": "heat_ticks",
     "hbm_thm_residency_acc": "heat_ticks",
     "ppt_residency_acc": "power_ticks",
+    "indep_throttle_status": "is_slowed_by_heat",
 }
+#: Bits that say that heat slows a GPU at this moment. NVIDIA's: nvmlClocksEventReason* of nvml.h, HwSlowdown,
+#: SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown. AMD's: SMU_THROTTLER_* of the kernel's amdgpu_smu.h, from
+#: TEMP_GPU to PROCHOT_GFX.
+HEAT_BITS = {"clocks_throttle_reasons.active": 0xE8, "indep_throttle_status": 0xFFFF << 32}
+NOT_TOLD = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)  #: in place of a chip's bits
 ROCM_SMI_READINGS = {
     "sclk clock speed:": "mhz",
     "mclk clock speed:": "memory_mhz",
@@ -214,10 +221,16 @@ def _readings(names: Mapping[str, str], told: Mapping[str, Any]) -> dict[str, fl
     """By our names, those that are told; of several by one name the first, or all that they count together."""
     found: dict[str, float] = {}
     for theirs, ours in names.items():
-        value = _real(told.get(theirs))
+        value = _is_set(told.get(theirs), HEAT_BITS[theirs]) if theirs in HEAT_BITS else _real(told.get(theirs))
         if value is not None and (ours not in found or ours.endswith(COUNTERS)):
             found[ours] = found.get(ours, 0.0) + value
     return found
+
+
+def _is_set(value: object, bits: int) -> float | None:
+    """Whether one of some bits is set, as 1 or 0; None where the chip has none of them."""
+    number = _number(value)
+    return None if number is None or number in NOT_TOLD else float(bool(number & bits))
 
 
 def _real(value: object) -> float | None:

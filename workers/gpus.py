@@ -2,7 +2,7 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from workers.driver_tools import ToolFailed, ToolHung
 from workers.gpu_listing import (
     NVIDIA_COLUMNS,
     NVIDIA_COUNTERS,
+    NVIDIA_HEAT,
     NVIDIA_READINGS,
     NVIDIA_USER_COLUMNS,
     Listing,
@@ -29,6 +30,8 @@ ROCM_SMI_FLAGS = (
     *("--showdriverversion", "--showpids", "--json"),
 )
 NVIDIA_FORMAT = "--format=csv,noheader,nounits"
+#: Tried in turn: new drivers count for how long heat slowed a GPU, older ones tell whether it does, the oldest neither.
+NVIDIA_QUESTIONS = ({**NVIDIA_READINGS, **NVIDIA_COUNTERS}, {**NVIDIA_READINGS, **NVIDIA_HEAT}, NVIDIA_READINGS)
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 PCI_VENDORS = {"amd": "0x1002", "nvidia": "0x10de"}
 PCI_COMPUTE = ("0x12", "0x0302", "0x0380")  #: beginnings of classes; a chip that drives a screen is 0x0300
@@ -83,16 +86,28 @@ def _by_nvidia_smi(nvidia_smi: str) -> Listing:
 
 def with_readings(listing: Listing) -> Listing:
     """A listing with its GPUs' clocks, power and heat; AMD's tools tell them in it, NVIDIA's is asked once more."""
-    nvidia_smi = driver_tools.find("nvidia-smi")
-    if listing.vendor != "nvidia" or listing.error or nvidia_smi is None:
+    if listing.vendor != "nvidia" or listing.error:
         return listing
-    found: dict[str, dict[str, float]] = {}
-    for names in ({**NVIDIA_READINGS, **NVIDIA_COUNTERS}, NVIDIA_READINGS):
-        with suppress(ToolFailed, ValueError):  # a driver that does not know one of the names tells nothing
-            query = f"--query-gpu={','.join(('uuid', *names))}"
-            found = nvidia_readings(names, driver_tools.output_of("nvidia-smi", (nvidia_smi, query, NVIDIA_FORMAT)))
-            break
+    found = _by_nvidia_smi_readings("uuid")
     return replace(listing, gpus=tuple(replace(gpu, readings=found.get(gpu.uuid, {})) for gpu in listing.gpus))
+
+
+def readings(vendor: str) -> dict[int, Mapping[str, float]]:
+    """The same by index, of a vendor's GPUs that tell any, by as few questions as it takes."""
+    if vendor == "nvidia":
+        return {int(index): told for index, told in _by_nvidia_smi_readings("index").items() if told}
+    listing = list_gpus(vendor)
+    return {gpu.index: gpu.readings for gpu in listing.gpus if gpu.readings} if listing else {}
+
+
+def _by_nvidia_smi_readings(key: str) -> dict[str, dict[str, float]]:
+    """By what it is to call each GPU; a driver that does not know one of the names tells nothing."""
+    nvidia_smi = driver_tools.find("nvidia-smi")
+    for names in NVIDIA_QUESTIONS if nvidia_smi else ():
+        with suppress(ToolFailed, ValueError):
+            query = f"--query-gpu={','.join((key, *names))}"
+            return nvidia_readings(names, driver_tools.output_of("nvidia-smi", (str(nvidia_smi), query, NVIDIA_FORMAT)))
+    return {}
 
 
 VENDORS: dict[str, Callable[[], Listing | None]] = {"amd": _amd, "nvidia": _nvidia}

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from jobs.task import Attempt, Measurement, Outcome
-from workers import conditions
-from workers.conditions import Between, Look
+from workers import conditions, disturbances
+from workers.conditions import Look
+from workers.disturbances import Between
 from workers.processes import Cancellation, Ended
+from workers.sampling import Sampling
 
 #: Runs an attempt's commands, in at most so many seconds, and reads what came of them.
 CarryOut = Callable[[float], tuple[Ended, Outcome]]
@@ -33,9 +35,10 @@ def measured(
     again, left_s = 0 if attempt.gang else attempt.settings.get("max_disturbed_reruns", 0), attempt.timeout_s
     while True:
         before = look()
-        ended, outcome = carry_out(left_s)
-        between = Between(before, look(), sum(ran.process.cpu_s for ran in ended.ran))
-        reason = conditions.disturbed(between, attempt)
+        with Sampling(attempt) as sampling:
+            ended, outcome = carry_out(left_s)
+        between = Between(before, look(), sum(ran.process.cpu_s for ran in ended.ran), sampling.samples)
+        reason = disturbances.disturbed(between, attempt)
         told: dict[str, Any] = {"machine": {**between.told(attempt.places[0].node), "versions": dict(versions)}}
         if outcome.failure or not reason or len(earlier) == again or cancellation.is_wished:
             break

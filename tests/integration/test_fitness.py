@@ -19,7 +19,7 @@ from jobs.task import Attempt, Command, Device, TaskResult
 from jobs.toolchains import Toolchain
 from tests.gpu_drivers import GIB, HOLD, MIB, Drivers
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
-from workers import device_users, fitness
+from workers import device_users, fitness, sampling
 from workers.agent import Agent
 from workers.artifacts import ArtifactStore
 from workers.orders import Order, Post
@@ -303,6 +303,60 @@ run = {"run_type": "iteration", "repetition_index": 0, "real_time": 2.0, "time_u
 for name in ("prefill_bs1_t8", "decode_bs1_t8"):
     json.dump({"benchmarks": [run]}, open(f"outputs/{name}.json", "w"))
 """
+
+
+#: Is a benchmark under which a GPU gets hot and is capped, and which ends well: arguments are cards.json, and a file
+#: that grows whenever a driver is asked. In its second run nothing happens.
+HOT_MEANWHILE = """
+import json, os, sys, time
+CARDS, ASKED = sys.argv[1:]
+def become(**facts):
+    with open(CARDS) as file:
+        found = json.load(file)
+    found["cards"][0].update(facts)
+    with open(CARDS + ".part", "w") as file:
+        json.dump(found, file)
+    os.replace(CARDS + ".part", CARDS)
+def be_looked_at(times=3):  # one question may be under way, and NVIDIA's tool is asked another one for the same
+    enough = os.path.getsize(ASKED) + times
+    while os.path.getsize(ASKED) < enough:
+        time.sleep(0.01)
+be_looked_at()
+if not os.path.exists(CARDS + ".was"):
+    open(CARDS + ".was", "w").close()
+    become(temperature_c=96, power_cap_w=300)
+    be_looked_at()
+    become(temperature_c=31, power_cap_w=700)
+run = {"run_type": "iteration", "repetition_index": 0, "real_time": 2.0, "time_unit": "ms"}
+for name in ("prefill_bs1_t8", "decode_bs1_t8"):
+    json.dump({"benchmarks": [run]}, open(f"outputs/{name}.json", "w"))
+"""
+
+
+def test_what_a_gpu_goes_through_while_it_is_measured_is_seen(
+    drivers: Drivers, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the driver's own tool, asked from beside the measured process; before and after it all is well."""
+    monkeypatch.setattr(sampling, "EVERY_S", 0.01)
+    monkeypatch.setattr(sampling, "MOST_COST", 1.0)
+    settings = {"target": kind, "tp": 1, "batch": [1], "prompt_tokens": [8], "warmup": 0, "repetitions": 1}
+    given = replace(
+        on_gpu(kind, python(HOT_MEANWHILE, str(drivers.file), str(drivers.asked)), python("")),
+        stage="benchmark",
+        settings={**settings, "max_disturbed_reruns": 0},
+    )
+    for is_first in (True, False):
+        result = carried_out(tmp_path, replace(given, id=f"{given.id}{int(is_first)}"))
+        assert result.failure is None
+        context = next(one.context for one in result.measurements if one.metric == "ttft_ms")
+        (device,) = context["machine"]["devices"]
+        highest = 96 if is_first else 31
+        assert (device["before"]["temperature_c"], device["after"]["temperature_c"]) == (31, 31)
+        assert device["during"]["temperature_c"] == [31, highest]
+        assert device["during"]["mhz"] == [345, 345]
+        assert context["machine"]["samples"] >= 2
+        said = f"{kind}:0: its power_cap_w changed from 700 to 300"
+        assert context.get("disturbed", "") == (said if is_first else "")
 
 
 def test_a_benchmark_tells_of_its_gpus_clocks_power_and_heat_and_is_run_again_when_they_change(

@@ -13,10 +13,12 @@ from jobs.state import Failure, FailureKind
 from jobs.task import Device, Measurement, Outcome, Process
 from tests.integration.attempts import attempt
 from workers import conditions
-from workers.conditions import Between, Look, busy_s, held_back_s, most_foreign_percent
+from workers.conditions import Look, Sample, busy_s, held_back_s
 from workers.devices import FOREIGN_VARIABLE
+from workers.disturbances import Between, extremes, most_foreign_percent
 from workers.gpu_listing import (
     NVIDIA_COUNTERS,
+    NVIDIA_HEAT,
     NVIDIA_READINGS,
     Gpu,
     GpuUser,
@@ -135,6 +137,75 @@ def test_processors_slowed_by_heat_and_others_on_the_gpu_disturb() -> None:
     found = disturbances(replace(QUIET, cpu_throttles=7), after)
     assert found[0] == "heat slowed the processors 2 times"
     assert found[1].startswith("mi300x:0: in use by pid 1 ")
+
+
+def sampled(foreign: dict[int, float], seconds: int = 60) -> list[Sample]:
+    """A sample each second of a measurement that computes on one processor, beside others in some of the seconds."""
+    busy, found = 100.0, []
+    for second in range(seconds):
+        busy += 1.0 + foreign.get(second, 0.0)
+        found.append(Sample(at_s=float(second), busy_s=busy, own_cpu_s=7.0 + second))
+    return found
+
+
+def in_a_minute(samples: list[Sample], foreign_s: float = 0.0, **changes: Any) -> list[str]:
+    after = replace(QUIET, at_s=60.0, busy_s=QUIET.busy_s + 60.0 + foreign_s, **changes)
+    return list(Between(QUIET, after, 60.0, samples).disturbances(10.0))
+
+
+def test_a_burst_of_others_disturbs_that_is_little_of_the_whole_time() -> None:
+    burst = dict.fromkeys(range(20, 24), 3.0)
+    (told,) = in_a_minute(sampled(burst), foreign_s=12.0)
+    assert told.startswith("others used 60% of 4 processors for 5 s of it, at most 10% is allowed")
+    spread = dict.fromkeys(range(60), 0.2)  # the same in all
+    assert in_a_minute(sampled(spread), foreign_s=12.0) == []
+    assert in_a_minute(sampled({20: 1.5}), foreign_s=1.5) == []  # a second of others, or a blip
+    (told,) = in_a_minute(sampled(burst), foreign_s=40.0)
+    assert told.startswith("others used 17% of 4 processors meanwhile")  # said once
+
+
+def test_processes_that_could_not_be_counted_are_no_burst() -> None:
+    samples = [replace(one, own_cpu_s=None) if second % 2 else one for second, one in enumerate(sampled({}))]
+    assert in_a_minute(samples) == []
+    assert in_a_minute([replace(one, own_cpu_s=None) for one in samples]) == []
+
+
+def on_the_gpu(*readings: dict[str, float]) -> list[Sample]:
+    return [Sample(10.0 * number, 0.0, None, readings={GPU: found}) for number, found in enumerate(readings)]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "told"),
+    [
+        ([{"heat_us": 0}, {"heat_us": 500_000}, {"heat_us": 500_000}], "slowed by heat for 5% of 10 s of it"),
+        ([{"ticks": 0, "heat_ticks": 0}, {"ticks": 1000, "heat_ticks": 30}], "slowed by heat for 3% of 10 s of it"),
+        ([{"is_slowed_by_heat": 0}, {"is_slowed_by_heat": 1}, {"is_slowed_by_heat": 0}], "by heat in 1 of 4 looks"),
+        ([{"power_cap_w": 700}, {"power_cap_w": 300}, {"power_cap_w": 700}], "power_cap_w changed from 700 to 300"),
+        ([{"mhz": 1900}, {"mhz": 900}, {"mhz": 1900}], None),
+    ],
+)
+def test_what_a_gpu_went_through_in_the_middle_disturbs(meanwhile: list[dict[str, float]], told: str | None) -> None:
+    """A minute that begins and ends well."""
+    ends = {name: meanwhile[0][name] for name in meanwhile[0]}
+    after = {**ends, "ticks": 60_000.0} if "ticks" in ends else ends
+    before, samples = replace(QUIET, readings={GPU: ends}), on_the_gpu(*meanwhile)
+    between = Between(before, replace(before, at_s=60.0, readings={GPU: after}), 0.0, samples)
+    found = list(between.disturbances(10.0))
+    assert [told in one for one in found] == [True] if told else found == []
+    (device,) = between.told("n1")["devices"]
+    name = next(iter(meanwhile[0]))
+    if not name.endswith(("_us", "ticks")):
+        values = [one[name] for one in meanwhile]
+        assert device["during"] == {name: [min(values), max(values)]} == extremes(meanwhile)
+
+
+def test_drivers_that_count_no_heat_say_whether_there_is_some() -> None:
+    asked = {"temperature.gpu": "temperature_c", **NVIDIA_HEAT}
+    told = nvidia_readings(asked, "0, 88, 0x0000000000000044\n1, 60, 0x0000000000000004\n2, 50, [N/A]\n")
+    assert [one.get("is_slowed_by_heat") for one in told.values()] == [1.0, 0.0, None]
+    bits = {1 << 36: 1.0, 1: 0.0, 0xFFFFFFFFFFFFFFFF: None, "N/A": None}
+    cards = [library(metrics={"indep_throttle_status": value}) for value in bits]
+    assert [gpu.readings.get("is_slowed_by_heat") for gpu in amdsmi_listing(json.dumps(cards)).gpus] == [*bits.values()]
 
 
 def test_a_node_may_say_how_much_others_may_use() -> None:
