@@ -75,6 +75,7 @@ class Offer:
 
     granularity: tuple[str, ...]  #: of the weights' scales
     inputs: tuple[str, ...] = ("static", "dynamic")  #: how inputs of linear modules are scaled; empty: not at all
+    group_size: int | None = None  #: the only one that it makes
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ MAKERS: dict[Quantizer, Maker] = {
     ),
     Quantizer.GGUF: Maker(
         "a GGUF file, as llama.cpp writes them",
-        {FP8: Offer(("tensor", "channel")), INT8: Offer(("channel", "tensor")), INT4: Offer(("group",), inputs=())},
+        {FP8: Offer(("tensor", "channel")), INT8: Offer(("channel", "tensor")), INT4: Offer(("group",), (), 32)},
         toolchain="gguf-0.18",
         options={"file": File(), "method": Choice(("absmax", "percentile")), "percentile": Number(90, 100)},
         needed=("file",),

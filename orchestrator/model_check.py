@@ -14,11 +14,12 @@ from typing import Any
 from jobs.errors import BadModel
 from jobs.hashing import digest_of
 from jobs.models import ModelKind, ModelSource, shape_file
+from jobs.quantizers import MAKERS
 from jobs.spec import JobSpec
 from jobs.stages.base import Model
 from jobs.task import Command
 from jobs.toolchains import Toolchain
-from jobs.variants import TORCH_ENGINES, Engine, Variant
+from jobs.variants import TORCH_ENGINES, Engine, Exporter, Precision, Variant
 from orchestrator import hub
 from workers.environment import resolve
 
@@ -67,6 +68,7 @@ def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Comman
             *map(str, _tps(wanted, {Engine.IREE})),
             "--torch-tp",
             *map(str, _tps(wanted, TORCH_ENGINES)),
+            *(["--int4", *groups] if (groups := _groups(spec, wanted)) else []),
             *(["--attention", *attentions] if attentions else []),
             f"--cache-length={spec.workload.cache_tokens}",
             *([] if source.has_weights else ["--no-weights"]),  # an export's parameter files follow from them too
@@ -76,6 +78,17 @@ def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Comman
 
 def _tps(variants: Iterable[Variant], engines: Collection[Engine]) -> list[int]:
     return sorted({variant.tp for variant in variants if variant.engine in engines})
+
+
+def _groups(spec: JobSpec, variants: Iterable[Variant]) -> list[str]:
+    """For how many devices weights will be in groups of columns, and of how many if that is given: `8:64`."""
+    found = set()
+    for one in variants:
+        offer = MAKERS[one.quantizer].offers.get(Precision.INT4)
+        if offer and (one.precision, one.exporter) == (Precision.INT4, Exporter.HALOCTL):
+            size = offer.group_size or spec.quantize.group_size
+            found.add(f"{one.tp}:{size}" if size else str(one.tp))
+    return sorted(found)
 
 
 def _files(source: ModelSource) -> list[tuple[str, int, int]]:

@@ -19,7 +19,7 @@ from jobs.stages.base import (
 from jobs.targets import TARGETS
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
-from jobs.variants import KvCache, KvPrecision, Precision
+from jobs.variants import QUANTIZED, KvCache, KvPrecision, Precision
 
 METRICS = {
     "trace_s": "trace_s",
@@ -28,6 +28,7 @@ METRICS = {
     "mlir_bytes": "mlir_bytes",
     "parameter_bytes": "parameter_bytes",
 }
+OPTIONS = ("kv_precision", "fp8", "granularity", "inputs", "group_size")  #: given to the program where they are set
 
 
 def settings(cell: Cell) -> dict[str, Any]:
@@ -43,10 +44,20 @@ def settings(cell: Cell) -> dict[str, Any]:
         "prompt_tokens": sorted(workload.prompt_tokens),
         "cache_tokens": workload.cache_tokens,
         **({"is_quantized": True} if quantize.is_made(cell) else {}),
+        **_scales(cell),
         **({"kv_precision": "fp8"} if has_fp8_cache else {}),
         **({"fp8": TARGETS[variant.target].fp8} if has_fp8_cache or variant.precision is Precision.FP8 else {}),
         **({"block_tokens": workload.kv_block_tokens} if cell.variant.kv_cache is KvCache.PAGED else {}),
     }
+
+
+def _scales(cell: Cell) -> dict[str, Any]:
+    """How a shape's weights are to be scaled, which nobody quantizes, where the job says so."""
+    asked, precision = cell.spec.quantize, cell.variant.precision
+    if cell.model.has_weights or precision not in QUANTIZED:
+        return {}
+    keys = ("group_size",) if precision is Precision.INT4 else ("granularity", "inputs")
+    return {key: getattr(asked, key) for key in keys if getattr(asked, key) is not None}
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
@@ -61,7 +72,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             *workload_flags(settings),
             f"--cache-length={settings['cache_tokens']}",
             *([f"--quantized={INPUTS}/quantize"] if "is_quantized" in settings else []),
-            *(f"--{key.replace('_', '-')}={settings[key]}" for key in ("kv_precision", "fp8") if key in settings),
+            *(f"--{key.replace('_', '-')}={settings[key]}" for key in OPTIONS if key in settings),
             *([f"--block-tokens={settings['block_tokens']}"] if "block_tokens" in settings else []),
         )
     ]

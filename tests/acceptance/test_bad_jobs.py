@@ -137,6 +137,17 @@ def test_a_damaged_model_is_refused_at_submit(haloctl: Haloctl) -> None:
     ("keys", "said"),
     [
         ({"variants": {"tp": [1, 3]}}, ("tp 3: model.layers.*.", "not divisible by tp 3")),
+        (
+            {"variants": {"precision": "int4", "tp": [2, 8]}},
+            (
+                "tp 8: model.layers.*.mlp.down_proj: each device holds 64 of its 512 columns",
+                "group_size 32 (and 1 more)",
+            ),
+        ),
+        (
+            {"variants": {"precision": "int4"}, "quantize": {"group_size": 48}},
+            ("groups of 48 do not divide weights of 128 columns: leave group_size out",),
+        ),
         ({"overrides": {"num_hidden_layerz": 1}}, ("num_hidden_layerz", "did you mean num_hidden_layers?")),
     ],
 )

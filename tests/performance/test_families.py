@@ -19,7 +19,7 @@ from tests.integration.test_export import (
     run,
 )
 from workers.llm.session import Session
-from workers.llm.sharding import FAMILIES
+from workers.llm.split_styles import FAMILIES
 
 pytestmark = pytest.mark.benchmark
 

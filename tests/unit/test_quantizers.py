@@ -172,3 +172,18 @@ def test_exporters_stand_side_by_side() -> None:
     assert argv[2] == "workers.llm.shark_export"
     assert "--dataset=inputs/quantize/dataset.irpa" in argv
     assert low.needs == tuple(task.key for task in made.tasks if task.stage == "quantize")
+
+
+@pytest.mark.parametrize(
+    ("precision", "asked", "flags"),
+    [("int4", {"group_size": 64}, ["--group-size=64"]), ("int8", {"inputs": "dynamic"}, ["--inputs=dynamic"])],
+)
+def test_a_shape_is_scaled_as_the_job_says_though_nobody_quantizes_it(
+    precision: str, asked: dict[str, Any], flags: list[str]
+) -> None:
+    shape = Model("shape:llama3.1-8b", "llama3.1-8B", "", 8, has_weights=False)
+    for model, expected in ((shape, flags), (TINY, [])):
+        made = planned({"precision": precision}, model, stages=["quantize", "export"], quantize=asked)
+        task = made.tasks[-1]
+        (command,) = STAGES["export"].commands(task.settings, TOOLCHAIN)
+        assert [word for word in command.argv if word in flags] == expected

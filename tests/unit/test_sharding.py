@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from workers.llm.regions import region_of
-from workers.llm.sharding import Join, Rule, Shape, plan_sharding, style_of
+from workers.llm.sharding import plan_sharding
+from workers.llm.split_styles import Join, Rule, Shape, style_of
 
 PLAN = {
     "model.embed_tokens": "embedding_rowwise",
@@ -169,3 +170,24 @@ def test_an_unknown_family_is_told_of_with_those_that_are_known() -> None:
 def test_a_rope_that_changes_with_the_sequence_is_told_of() -> None:
     found = reasons(PLAN, SHAPES, 1, rope_parameters={"rope_type": "dynamic"})
     assert "cannot be exported" in found["model.rotary_emb"]
+
+
+def test_a_group_of_columns_that_a_split_would_cut_is_told_with_the_size_that_fits_all_modules() -> None:
+    plan = {**PLAN, "model.layers.*.mlp.down_proj": "rowwise"}
+    shapes = {
+        f"{ATTENTION}.q_proj.weight_packed": (64, 32),
+        f"{ATTENTION}.q_proj.weight_scale": (64, 2),
+        f"{ATTENTION}.o_proj.weight_packed": (64, 64),
+        f"{ATTENTION}.o_proj.weight_scale": (64, 4),
+        "model.layers.10.mlp.down_proj.weight_packed": (64, 128),
+        "model.layers.10.mlp.down_proj.weight_scale": (64, 8),
+        "model.layers.10.mlp.down_proj.weight_zero_point": (64, 8),
+    }
+    assert not reasons(plan, shapes, 4)
+    assert reasons(plan, shapes, 8) == {
+        "model.layers.*.self_attn.o_proj": "each device holds 16 of its 128 columns, which cuts groups of 32 that "
+        "share a scale: quantize with group_size 16"
+    }
+    found = reasons(plan, shapes, 16, num_attention_heads=16)
+    assert list(found) == ["model.layers.*.mlp.down_proj", "model.layers.*.self_attn.o_proj"]
+    assert found["model.layers.*.mlp.down_proj"].endswith(": no group_size from 16 fits: take a lower tp")

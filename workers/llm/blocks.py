@@ -9,7 +9,7 @@ from iree.compiler import ir
 from workers.llm import mlir
 from workers.llm.mlir import emit
 from workers.llm.pieces import Meta
-from workers.llm.sharding import Join
+from workers.llm.split_styles import Join
 from workers.llm.tracing import Block
 
 

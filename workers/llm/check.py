@@ -6,7 +6,9 @@ Prints one JSON object. Problems of a split are listed in it; a model that canno
 import argparse
 import hashlib
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from workers.llm.attention import KERNELS
 from workers.llm.checkpoint import content_digest, read_checkpoint, weight_files
+from workers.llm.groups import group_size
 from workers.llm.hollow import DTYPES, hollow_model, parameter_shapes, shard, shard_by_torch, tied_names
 from workers.llm.model_source import TOKENIZER_FILES, Model, load_model, load_tokenizer
 from workers.llm.program import add_model_arguments, parse_overrides, run
-from workers.llm.quantized_layout import read_layout
+from workers.llm.quantized_layout import QuantizedLayout, Scheme, read_layout
 from workers.llm.quantized_model import sources
-from workers.llm.quantized_modules import FP8, quantize_modules
+from workers.llm.quantized_modules import FP8, linear_widths, quantize_modules
 from workers.llm.sharding import Sharding
 
 #: of a config, what says nothing about the model itself
@@ -37,6 +40,7 @@ def main() -> None:
         arguments.cache_length,
         arguments.weights,
         arguments.torch_tp,
+        arguments.int4,
     )
     print(json.dumps(found, indent=1))
 
@@ -47,10 +51,25 @@ def parse_arguments() -> argparse.Namespace:
     add_model_arguments(parser)
     parser.add_argument("--tp", type=int, nargs="*", default=[1], help="devices the model is to be split over")
     parser.add_argument("--torch-tp", type=int, nargs="*", default=[], help="ranks, as transformers splits it")
+    parser.add_argument("--int4", type=Groups.of, nargs="*", default=[], metavar="TP[:SIZE]", help=Groups.__doc__)
     parser.add_argument("--attention", nargs="+", choices=KERNELS, default=[KERNELS[0]])
     parser.add_argument("--cache-length", type=int, help="tokens that a row of the cache is to hold")
     parser.add_argument("--no-weights", dest="weights", action="store_false", help="do not look at the weights")
     return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How the weights will be quantized to int4: for how many devices, in groups of how many columns."""
+
+    tp: int
+    size: int | None  #: None: the largest that fits
+
+    @staticmethod
+    def of(text: str) -> "Groups":
+        """From `8:64`, or `8`."""
+        tp, _, size = text.partition(":")
+        return Groups(int(tp), int(size) if size else None)
 
 
 def check(
@@ -60,6 +79,7 @@ def check(
     cache_length: int | None,
     weights: bool,
     torch_tps: Iterable[int] = (),
+    int4: Iterable[Groups] = (),
 ) -> dict[str, Any]:
     """What the program prints. Raises BadInput for a model whose files are not all there and whole."""
     mode = FakeTensorMode()
@@ -77,6 +97,8 @@ def check(
             sources(hollow, read_checkpoint(model.folder), shapes, tied, layout, "fn", model.folder)
     shardings = [shard(hollow, tp) for tp in sorted(set(tps))]
     splits = [*shardings, *(shard_by_torch(hollow, tp) for tp in sorted(set(torch_tps)))]
+    if layout is None:
+        splits += shard_in_groups(model.config, attention, int4)
     return {
         "model_type": model.config.model_type,
         "parameters": parameters,
@@ -84,9 +106,28 @@ def check(
         "max_positions": getattr(model.config, "max_position_embeddings", None),
         "vocab_size": model.config.vocab_size,
         "is_quantized": layout is not None,
-        "problems": [problem for split in splits for problem in _problems(split, model, cache_length)],
+        "problems": _each_once(problem for split in splits for problem in _problems(split, model, cache_length)),
         "warnings": [warning for sharding in shardings for warning in sharding.warnings],
     }
+
+
+def shard_in_groups(config: Any, attention: str, int4: Iterable[Groups]) -> Iterator[Sharding]:
+    """How a model would be split that is yet to be quantized to int4."""
+    sizes = defaultdict(set)
+    for one in int4:
+        sizes[one.size].add(one.tp)
+    for asked, tps in sizes.items():
+        mode = FakeTensorMode()
+        hollow = hollow_model(config, DTYPES["f32"], attention, mode)
+        scheme = Scheme("int4", "group", group_size(linear_widths(hollow), asked), inputs=None)
+        with mode:
+            quantize_modules(hollow, QuantizedLayout(scheme), FP8["fn"], DTYPES["f32"])
+        yield from (shard(hollow, tp) for tp in sorted(tps))
+
+
+def _each_once(problems: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A model that is yet to be quantized is split twice."""
+    return [dict(one) for one in dict.fromkeys(tuple(problem.items()) for problem in problems)]
 
 
 def _problems(sharding: Sharding, model: Model, cache_length: int | None) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ import torch
 
 from workers.llm.model_source import INDEX_FILE, SINGLE_FILE
 from workers.llm.program import BadInput
-from workers.llm.sharding import Shape
+from workers.llm.split_styles import Shape
 from workers.llm.stored_names import stored_as
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

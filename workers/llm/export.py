@@ -24,10 +24,10 @@ from workers.llm.lowering import lower
 from workers.llm.model_source import Model, load_model
 from workers.llm.parameters import Layout, lay_out, write_parameters
 from workers.llm.pieces import cut
-from workers.llm.program import BadInput, add_model_arguments, naming, parse_overrides, run
+from workers.llm.program import BadInput, add_model_arguments, naming, parse_overrides, positive, run
 from workers.llm.program_config import program_config
 from workers.llm.quantized_layout import BITS
-from workers.llm.quantized_model import Wanted, quantize, sources
+from workers.llm.quantized_model import Scales, Wanted, quantize, sources
 from workers.llm.quantized_modules import FP8
 from workers.llm.sharding import Sharding
 from workers.llm.tracing import Tracer, slot_shape
@@ -70,6 +70,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kv-precision", choices=("same", "fp8"), default="same", help="of the KV cache")
     parser.add_argument("--fp8", choices=FP8, default="fnuz", help="the kind of fp8 that the target knows")
     parser.add_argument("--quantized", type=Path, help="a folder with the model's weights in low precision")
+    parser.add_argument("--granularity", choices=("tensor", "channel"), help="of a shape's weight scales")
+    parser.add_argument("--inputs", choices=("static", "dynamic"), help="scales of a shape's inputs")
+    parser.add_argument("--group-size", type=positive, help="columns of a shape's weights that share a scale")
     parser.add_argument("--tp", type=int, default=1, help="devices the model is split over")
     parser.add_argument("--attention", choices=KERNELS, default=KERNELS[0])
     parser.add_argument("--batch", type=int, nargs="+", required=True, help="batch sizes")
@@ -97,7 +100,8 @@ def read_request(arguments: argparse.Namespace) -> Request:
     layout = CacheLayout(arguments.cache_length, arguments.block_tokens)
     dtype = DTYPES.get(arguments.precision, DTYPES[arguments.activations])
     kv_is_fp8 = arguments.kv_precision == "fp8"
-    wanted = Wanted(arguments.precision, dtype, kv_is_fp8, arguments.fp8, arguments.quantized)
+    scales = Scales(arguments.granularity, arguments.inputs, arguments.group_size)
+    wanted = Wanted(arguments.precision, dtype, kv_is_fp8, arguments.fp8, arguments.quantized, scales)
     return Request(model, wanted, arguments.attention, arguments.tp, entries, layout)
 
 

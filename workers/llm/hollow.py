@@ -10,7 +10,9 @@ from transformers import AutoModelForCausalLM
 from workers.llm import experts
 from workers.llm.attention import implementation, why_unsuited
 from workers.llm.program import BadInput
-from workers.llm.sharding import Shape, Sharding, plan_sharding, rank_problems
+from workers.llm.sharding import Sharding, plan_sharding
+from workers.llm.split_problems import rank_problems
+from workers.llm.split_styles import Shape
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from workers.llm.sharding import Sharding, kv_heads_of
+from workers.llm.sharding import Sharding
+from workers.llm.split_styles import kv_heads_of
 
 
 class NormOverRanks(nn.Module):

@@ -15,7 +15,8 @@ import torch
 from workers.llm.irpa import ArchiveWriter, View
 from workers.llm.packing import Packing, pack
 from workers.llm.regions import Region, region_of
-from workers.llm.sharding import Shape, Sharding
+from workers.llm.sharding import Sharding
+from workers.llm.split_styles import Shape
 
 #: what is read stays in the cache of a core until it is written: 8.2 GB to 8 ranks took half the time of 32 MiB
 CHUNK_BYTES = 2 << 20

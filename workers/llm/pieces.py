@@ -16,7 +16,8 @@ from workers.llm.experts import is_experts, shares
 from workers.llm.kv_cache import SlotCache
 from workers.llm.local_modules import is_attention, localize
 from workers.llm.packing import LAYER
-from workers.llm.sharding import Join, Sharding
+from workers.llm.sharding import Sharding
+from workers.llm.split_styles import Join
 
 PIECE_OP = "torch.haloctl.piece"  #: what the importer makes of it: `torch.operator "torch.haloctl.piece"`
 SUM_OP = "torch.haloctl.sum_over_ranks"  #: within a block: what all ranks have of a tensor, added up

@@ -1,20 +1,39 @@
 """What of a model is exported in few bits: as its folder says, or for a shape as haloctl would quantize it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from workers.llm.checkpoint import StoredTensor, match
+from workers.llm.groups import group_size
 from workers.llm.model_source import Model
 from workers.llm.parameters import Rows
 from workers.llm.program import BadInput
-from workers.llm.quantized_layout import BITS, QuantizedLayout, default_layout
-from workers.llm.quantized_modules import FP8, quantize_modules
+from workers.llm.quantized_layout import BITS, QuantizedLayout, Scheme, default_layout
+from workers.llm.quantized_modules import FP8, linear_widths, quantize_modules
 from workers.llm.quantized_sources import quantized_sources, read_folder_layout
-from workers.llm.sharding import Shape
+from workers.llm.split_styles import Shape
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How a shape is to be scaled; None: as haloctl does it by itself."""
+
+    granularity: str | None = None
+    inputs: str | None = None
+    group_size: int | None = None
+
+    def scheme(self, precision: str | None, columns: list[int]) -> Scheme | None:
+        """That of a low precision; `columns` are the widths of the weights."""
+        scheme = default_layout(precision, columns=columns).scheme
+        if scheme is None:
+            return None
+        if precision == "int4":
+            return replace(scheme, group_size=group_size(columns, self.group_size))
+        return replace(scheme, granularity=self.granularity or scheme.granularity, inputs=self.inputs or scheme.inputs)
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,7 @@ class Wanted:
     kv_is_fp8: bool
     fp8: str  #: the kind that the target knows: "fn" or "fnuz"
     folder: Path | None
+    scales: Scales = Scales()
 
     @property
     def cache_dtype(self) -> torch.dtype:
@@ -63,8 +83,8 @@ def _layout(hollow: nn.Module, model: Model, wanted: Wanted) -> QuantizedLayout 
     if folder is None:
         if not is_asked_for:
             return None
-        columns = {part.weight.shape[1] for part in hollow.modules() if isinstance(part, nn.Linear)}
-        return default_layout(wanted.scheme_precision, wanted.kv_is_fp8, sorted(columns))
+        scheme = wanted.scales.scheme(wanted.scheme_precision, linear_widths(hollow))
+        return QuantizedLayout(scheme, has_fp8_kv_cache=wanted.kv_is_fp8)
     layout = read_folder_layout(folder)
     if layout is None:
         if is_asked_for:

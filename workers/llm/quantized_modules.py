@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from workers.llm.int4_linear import int4_linear
-from workers.llm.quantized_layout import QuantizedLayout, Scheme
+from workers.llm.quantized_layout import LEFT_ALONE, QuantizedLayout, Scheme
 
 #: the kinds of fp8 that matrix units know, by what targets call them
 FP8 = {"fn": torch.float8_e4m3fn, "fnuz": torch.float8_e4m3fnuz}
@@ -82,6 +82,12 @@ class QuantizedLinear(nn.Module):
             rounded = scaled.clamp(-largest, largest).to(weight.dtype)
             product = torch.mm(rounded.float(), weight.float().t())
         return product * (input_scale * scale)
+
+
+def linear_widths(model: nn.Module) -> list[int]:
+    """Different widths of the weights that are quantized by default."""
+    named = model.named_modules()
+    return sorted({part.in_features for name, part in named if isinstance(part, nn.Linear) and name not in LEFT_ALONE})
 
 
 def quantize_modules(model: nn.Module, layout: QuantizedLayout, fp8: torch.dtype, dtype: torch.dtype) -> None:

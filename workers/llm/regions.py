@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from workers.llm.sharding import Rule, Shape, Sharding
+from workers.llm.sharding import Sharding
+from workers.llm.split_styles import Rule, Shape
 
 Segment = tuple[int, int]
 

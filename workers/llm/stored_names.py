@@ -7,7 +7,7 @@ go straight from the files to the ranks, so that what belongs together is only l
 import re
 from collections.abc import Iterator, Sequence
 
-from workers.llm.sharding import Shape
+from workers.llm.split_styles import Shape
 
 #: a parameter's name, and what is stored instead; `{}` counts experts, whose tensors follow one another
 STORED_AS = (

@@ -24,7 +24,7 @@ from workers.llm.model_source import load_model
 from workers.llm.program import BadInput, parse_overrides
 from workers.llm.rank_process import Rank
 from workers.llm.reference import load_weights, pad_left
-from workers.llm.sharding import rank_problems
+from workers.llm.split_problems import rank_problems
 
 
 def entry_points(args: Namespace) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from workers.llm.mlir import declare, emit
 from workers.llm.packing import LAYER
 from workers.llm.pieces import PIECE_OP, SUM_OP, Call, Meta, Stub, find_cache
 from workers.llm.regions import region_of
-from workers.llm.sharding import Join, Sharding
+from workers.llm.sharding import Sharding
+from workers.llm.split_styles import Join
 
 SITE = "site:"  #: begins the symbols that stand for a stub until the program is put together
 

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from jobs.models import SHIPPED
+from workers.llm.groups import group_size
 from workers.llm.model_source import Model, load_model, load_tokenizer
 from workers.llm.program import BadInput, add_model_arguments, parse_overrides, positive
-from workers.llm.quantized_layout import BITS, LEFT_ALONE, QuantizedLayout, Scheme, largest_group
+from workers.llm.quantized_layout import BITS, LEFT_ALONE, QuantizedLayout, Scheme
 
 CALIBRATION_TEXT = SHIPPED / "tiny-llama" / "calibration.txt"
 
@@ -44,11 +45,7 @@ class Request:
 
     def group(self, columns: list[int]) -> int:
         """How many columns share a scale; raises BadInput where the widths can't be divided so."""
-        group = self.group_size or largest_group(columns)
-        odd = [width for width in columns if width % group]
-        if odd:
-            raise BadInput(f"groups of {group} do not divide weights of {odd[0]} columns: leave group_size out")
-        return group
+        return group_size(columns, self.group_size)
 
     def tokens_of_windows(self) -> torch.Tensor:
         """The calibration windows [windows, tokens], from all over the text."""
