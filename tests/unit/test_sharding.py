@@ -174,7 +174,7 @@ def test_a_rope_that_changes_with_the_sequence_is_told_of() -> None:
 
 def test_a_group_of_columns_that_a_split_would_cut_is_told_with_the_size_that_fits_all_modules() -> None:
     plan = {**PLAN, "model.layers.*.mlp.down_proj": "rowwise"}
-    shapes = {
+    shapes: dict[str, Shape] = {
         f"{ATTENTION}.q_proj.weight_packed": (64, 32),
         f"{ATTENTION}.q_proj.weight_scale": (64, 2),
         f"{ATTENTION}.o_proj.weight_packed": (64, 64),
