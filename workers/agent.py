@@ -6,21 +6,19 @@ lease as long as it lives: without that the agent ends all that it runs, and its
 
 import math
 import os
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs.state import Failure, FailureKind
 from jobs.task import Attempt, LogChunk, Node, TaskResult
 from jobs.toolchains import Lock
-from workers import draining
+from workers import draining, ports
 from workers.alone import be_alone
 from workers.builds import Builds
 from workers.devices import Description
@@ -192,13 +190,10 @@ class Agent:
         return [part for part in parts if part[0].text]
 
     def free_port(self, term: int) -> int:
-        """A port that nobody listens at on this node."""
+        """A port of this node for a gang's first rank, which is some seconds from listening at it."""
         with self._changed:
             self._expect(term)
-        with closing(socket.socket()) as probe:
-            probe.bind(("", 0))
-            port: int = probe.getsockname()[1]
-            return port
+        return ports.free_port()
 
     def stop(self, term: int, timeout_s: float = 30.0) -> bool:
         """End everything and run nothing more; whether all had ended in time. Results can still be polled."""

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from tests.integration.attempts import until
 from workers.artifacts import ArtifactStore
 from workers.artifacts.parts import Limits
+from workers.ports import free_port
 
 #: Azurite's own account, which is the same everywhere: https://github.com/Azure/Azurite#default-storage-account
 AZURITE_ACCOUNT = "devstoreaccount1"
@@ -36,7 +37,7 @@ class Line:
         self._cut_at: int | None = None
         self._sockets: list[socket.socket] = []
         self._listener: socket.socket | None = None
-        self.port = 0
+        self.port = free_port("127.0.0.1")  # nobody else gets it while the line is cut
         self.mend()
 
     def mend(self) -> None:
@@ -44,7 +45,6 @@ class Line:
         self._cut_at = None
         if self._listener is None:
             self._listener = socket.create_server(("127.0.0.1", self.port))
-            self.port = self._listener.getsockname()[1]
             threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
 
     def cut(self) -> None:
@@ -153,9 +153,7 @@ def azure_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     pytest.importorskip("adlfs", reason="takes haloctl[azure], and azurite from npm on PATH")
     azurite = shutil.which("azurite-blob") or pytest.skip("azurite-blob is not on PATH: npm install -g azurite")
     folder = tmp_path_factory.mktemp("azurite")
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     command = [azurite, "--blobPort", str(port), "--location", str(folder), "--silent", "--skipApiVersionCheck"]
     server = subprocess.Popen([*command, "--disableTelemetry"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

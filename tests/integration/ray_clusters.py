@@ -2,9 +2,8 @@
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from orchestrator.cluster import ray_commands, ray_start
 from orchestrator.cluster.head_ray import HeadRay
 from tests.command_lines import command_line
 from tests.integration.attempts import until
+from workers.ports import free_port
 
 CPUS = 4
 
@@ -26,7 +26,7 @@ class Cluster:
         self.data = data
         ray_token.use_own_token(data)
         self.token = {name: os.environ[name] for name in ray_token.VARIABLES if name in os.environ}
-        self._head = HeadRay(data, "127.0.0.1", _free_port(), self.token)
+        self._head = HeadRay(data, "127.0.0.1", free_port("127.0.0.1"), self.token)
         self._folders: dict[str, Path] = {}
 
     @property
@@ -108,10 +108,3 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 def _title(process: psutil.Process) -> str:
     return Path(next(iter(command_line(process)), "")).name
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

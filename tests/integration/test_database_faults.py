@@ -16,8 +16,9 @@ from db.faults import mask, parse
 from db.store import Store
 from db.tables import SCHEMA, VERSION_TABLE
 from jobs.errors import BadSetting, DatabaseUnreachable, HaloError, SchemaNewer, SchemaOutdated
-from tests.databases import PostgresServer, free_port
+from tests.databases import PostgresServer
 from tests.stored_jobs import submit
+from workers.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
