@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from rich.console import Console, Group
@@ -41,8 +42,18 @@ class _Lines:
             now = (task.state, task.attempts, task.waits_for if task.is_stuck or task.id in held_up else None)
             is_said = task.state in SAID or task.is_stuck or _waits_again(task) or task.id in held_up
             if self._known.get(task.id) != now and is_said:
+                if self._has_run_unseen(task):
+                    note(line(_as_it_began(task)))
                 note(line(task))
             self._known[task.id] = now
+
+    def _has_run_unseen(self, task: TaskRow) -> bool:
+        """Whether its latest attempt began and ended between two looks."""
+        return task.id in self._known and task.attempts > self._known[task.id][1] and task.state not in ACTIVE
+
+
+def _as_it_began(task: TaskRow) -> TaskRow:
+    return replace(task, state=TaskState.RUNNING, is_stuck=False, started_at=None, warnings=())
 
 
 def _waits_again(task: TaskRow) -> bool:

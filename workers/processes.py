@@ -235,9 +235,16 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def sweep(attempt_id: str) -> int:
-    """Kill what carries an attempt's id in its environment, until nothing does; how many processes that were."""
+    """Kill what carries an attempt's id in its environment until two looks in a row find nothing; how many processes
+    that were.
+
+    What just becomes another program has no environment for a moment: the second look is for it.
+    """
     killed: set[int] = set()
-    while found := set(_carriers(attempt_id)):
+    looks = 0
+    while looks < 2:
+        found = set(_carriers(attempt_id))
+        looks = 0 if found else looks + 1
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

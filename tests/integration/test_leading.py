@@ -240,6 +240,22 @@ def test_progress_says_after_what_a_task_runs_again(
     assert "again" not in first[2]
 
 
+def test_progress_says_of_what_began_and_ended_between_two_looks_that_it_ran(
+    head: Head, store: Store, executor: InMemoryExecutor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = submit(store, stages=["export"])
+    with progress.shown() as show:
+        show(reports.tasks(store.database, job))
+        for failure in (LOST, None):
+            settle(head)
+            executor.end(only(executor), failure)
+        settle(head)
+        show(reports.tasks(store.database, job))
+    ran, ended = (line.split(maxsplit=2) for line in capsys.readouterr().err.splitlines())
+    assert (ran[:2], ended[:2]) == (["running", "export"], ["succeeded", "export"])
+    assert ran[2].endswith("again after node_lost")
+
+
 def test_a_log_is_followed_from_a_machine_that_has_only_the_database(
     database: Database, head: Head, store: Store, executor: InMemoryExecutor, artifacts: ArtifactStore, tmp_path: Path
 ) -> None:
