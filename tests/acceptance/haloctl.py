@@ -44,13 +44,13 @@ class Running:
 
     @property
     def err(self) -> str:
-        """What it has written to stderr."""
-        return self._err.read_text()
+        """What it has written to stderr; perhaps half of the last character, while it runs."""
+        return self._err.read_text(errors="replace")
 
     @property
     def out(self) -> str:
         """What it has written to stdout."""
-        return self._out.read_text()
+        return self._out.read_text(errors="replace")
 
     def until_says(self, text: str) -> None:
         """Wait for a text on stderr."""
@@ -159,8 +159,12 @@ class Haloctl:
         return [process for process in psutil.process_iter() if _mentions(process, str(self.folder))]
 
     def until_gone(self) -> None:
-        """Wait until no process is left."""
-        until(lambda: not self.processes(), lambda: f"no process is left, but {_told(self.processes())}", GONE_S)
+        """Wait until no process is left: until two looks find none, for one may miss who is started as another ends."""
+        until(
+            lambda: not (self.processes() or self.processes()),
+            lambda: f"no process is left, but {_told(self.processes())}",
+            GONE_S,
+        )
 
     def kill_all(self) -> None:
         """Leave nothing behind, whatever a test did."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.haloctl import Haloctl, Running, until
+from tests.acceptance.haloctl import COMMAND_S, Haloctl, Running, until
 from tests.acceptance.jobs import ONE_EXPORT, TWO_EXPORTS
 from tests.acceptance.timing import TIMED, timing
 
@@ -64,7 +64,7 @@ def test_of_two_submits_one_leads_and_both_end_well(fresh: Haloctl) -> None:
         most = max(most, sum(RAY in name for name in programs(fresh)))
         return all(running.process.poll() is not None for running in both)
 
-    until(have_ended, "both end")
+    until(have_ended, "both end", COMMAND_S)
     assert most == 1
     assert [running.end().code for running in both] == [0, 0]
     for job in jobs:

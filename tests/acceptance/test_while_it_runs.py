@@ -41,7 +41,7 @@ def test_the_matrix_shows_the_verdicts_that_there_are(watched: Timing) -> None:
 
 
 def test_the_log_can_be_read_while_it_grows(watched: Timing) -> None:
-    assert watched.haloctl.answer("logs", watched.task).startswith("$ ")
+    until(lambda: watched.haloctl.answer("logs", watched.task).startswith("$ "), "the log begins with the command")
 
 
 def test_wait_ends_when_its_time_is_over_and_leaves_the_job(watched: Timing) -> None:

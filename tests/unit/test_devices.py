@@ -15,7 +15,7 @@ from tests.integration.attempts import living, until
 from workers import devices
 from workers.device_masks import use_one_mask, visible_indices
 from workers.devices import Description, describe_node, gpu_devices
-from workers.driver_tools import ToolFailed, ToolHung, output_of
+from workers.driver_tools import TOOL_TIMEOUT_S, ToolFailed, ToolHung, output_of
 from workers.gpu_listing import Gpu, Listing
 
 
@@ -124,10 +124,11 @@ def test_a_description_is_looked_at_again_when_it_is_old(drivers: Drivers, monke
 def test_describing_again_costs_nothing(drivers: Drivers) -> None:
     description = Description("n1")
     with drivers.silent(hangs=True):
-        started = time.perf_counter()
+        began, used_s = time.monotonic(), time.thread_time()
         for _ in range(1000):
             description.node()
-        assert time.perf_counter() - started < 0.5
+        assert time.thread_time() - used_s < 0.5
+        assert time.monotonic() - began < TOOL_TIMEOUT_S, "the tool is not waited for"
 
 
 def test_a_tool_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_tool_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None
     started = time.monotonic()
     with pytest.raises(ToolHung, match=r"a-tool did not answer within 0.5 s"):
         output_of("a-tool", (sys.executable, "-c", tool, str(tmp_path)), 0.5)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60, "it is not waited for to the end"
     until(lambda: not living(str(tmp_path)), "nothing of the tool is left")
 
 
