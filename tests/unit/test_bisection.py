@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import ceil, log2
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.bisection import Answer, Search, Verdict
@@ -40,7 +40,6 @@ def lists(draw: st.DrawFn) -> tuple[int, int, frozenset[int]]:
     return count, draw(st.integers(1, count - 1)), skipped
 
 
-@settings(deadline=None)
 @given(lists())
 def test_the_first_bad_one_is_found_or_among_the_suspects(found: tuple[int, int, frozenset[int]]) -> None:
     count, first, skipped = found
@@ -54,7 +53,6 @@ def test_the_first_bad_one_is_found_or_among_the_suspects(found: tuple[int, int,
     assert answer.first_bad == (str(first) if len(suspects) == 1 else None)
 
 
-@settings(deadline=None)
 @given(lists())
 def test_no_more_are_asked_than_halving_takes(found: tuple[int, int, frozenset[int]]) -> None:
     count, first, _ = found
@@ -63,7 +61,6 @@ def test_no_more_are_asked_than_halving_takes(found: tuple[int, int, frozenset[i
     assert len(asked) <= 2 + ceil(log2(count - 1) if count > 2 else 0)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 30), st.lists(st.sampled_from(Verdict), min_size=30, max_size=30))
 def test_whatever_it_is_told_it_comes_to_an_end(count: int, verdicts: list[Verdict]) -> None:
     answer, asked = walk(count, lambda index: verdicts[index])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from db.imports import FoundCell
@@ -266,7 +266,6 @@ EVERY = {
 }
 
 
-@settings(deadline=None)
 @given(model=st.from_regex(r"[a-z]{1,5}[0-9.]{0,3}(-[0-9]{1,3}B)?", fullmatch=True), axes=st.fixed_dictionaries(EVERY))
 def test_every_name_that_haloctl_makes_is_understood(model: str, axes: dict[str, Any]) -> None:
     made = Axes(**axes)

@@ -9,7 +9,7 @@ from orchestrator.statistics import ratio_of_medians, ratio_of_pairs, spread
 times = st.lists(st.floats(0.1, 1000), min_size=1, max_size=9)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(times, times)
 def test_a_ratio_lies_in_its_interval_and_the_other_way_round_is_its_inverse(
     old: list[float], new: list[float]
