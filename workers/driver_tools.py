@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -55,8 +56,10 @@ def _abandon(process: "subprocess.Popen[str]") -> None:
     """Kill a tool with all that it started, and don't wait for long: `subprocess.run` would, for ever."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
+    try:
         process.wait(REAP_S)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=process.wait, name="reap a hung tool", daemon=True).start()
     for stream in (process.stdout, process.stderr):
         if stream:
             stream.close()
