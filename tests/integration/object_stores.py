@@ -28,60 +28,124 @@ SMALL = Limits(single_bytes=1 << 20, part_bytes=256 << 10, block_bytes=64 << 10)
 
 
 class Line:
-    """The wire between a client and a server on this machine: it counts bytes, and can be cut."""
+    """The wire between a client and a server on this machine: it counts bytes, and can be cut or held."""
 
     def __init__(self, port: int) -> None:
         self.sent_bytes = 0  #: to the server
         self.received_bytes = 0
         self._server_port = port
         self._cut_at: int | None = None
-        self._sockets: list[socket.socket] = []
+        self._hold_at: int | None = None
+        self._lock = threading.Lock()
+        self._may_pass = threading.Event()
+        self._connections: set[Connection] = set()
         self._listener: socket.socket | None = None
         self.port = free_port("127.0.0.1")  # nobody else gets it while the line is cut
         self.mend()
 
+    @property
+    def passed_bytes(self) -> int:
+        """In both directions together."""
+        return self.sent_bytes + self.received_bytes
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing passes for now."""
+        return not self._may_pass.is_set()
+
+    def connections(self) -> "set[Connection]":
+        """Those over which something may still come."""
+        with self._lock:
+            return set(self._connections)
+
     def mend(self) -> None:
-        """Let connections through."""
-        self._cut_at = None
+        """Let connections through, and what they bring."""
+        self._cut_at = self._hold_at = None
+        self._may_pass.set()
         if self._listener is None:
             self._listener = socket.create_server(("127.0.0.1", self.port))
             threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
 
     def cut(self) -> None:
         """End every connection, and refuse new ones."""
-        listener, self._listener = self._listener, None
-        for one in ([listener] if listener else []) + self._sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        self._sockets.clear()
+        with self._lock:
+            listener, self._listener = self._listener, None
+            ends = [end for connection in self._connections for end in connection]
+        for one in [listener, *ends] if listener else ends:
+            _shut(one)
+        if listener:
+            listener.close()
+        self._may_pass.set()
 
     def cut_after(self, more_bytes: int) -> None:
-        """Cut it when so much more has passed, in both directions together."""
-        self._cut_at = self.sent_bytes + self.received_bytes + more_bytes
+        """Cut it when so much more has passed."""
+        self._cut_at = self.passed_bytes + more_bytes
+
+    def hold_after(self, more_bytes: int) -> None:
+        """Let nothing more pass when so much more has, until the line is mended."""
+        self._hold_at = self.passed_bytes + more_bytes
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._server_port))
-                self._sockets += [client, server]
-                for source, sink, is_up in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._pass_on, args=[source, sink, is_up], daemon=True).start()
+                self._connect(listener, (client, server))
+
+    def _connect(self, listener: socket.socket, connection: "Connection") -> None:
+        """Carry what comes over a connection, unless the line was cut while it was made."""
+        with self._lock:
+            is_cut = self._listener is not listener
+            if not is_cut:
+                self._connections.add(connection)
+        if is_cut:
+            _close(connection)
+        else:
+            threading.Thread(target=self._carry, args=[connection], daemon=True).start()
+
+    def _carry(self, connection: "Connection") -> None:
+        client, server = connection
+        back = threading.Thread(target=self._pass_on, args=[server, client, False], daemon=True)
+        back.start()
+        self._pass_on(client, server, True)
+        back.join()
+        with self._lock:
+            self._connections.discard(connection)
+        _close(connection)
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, is_up: bool) -> None:
         with suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
                 sink.sendall(data)
-                if is_up:
-                    self.sent_bytes += len(data)
-                else:
-                    self.received_bytes += len(data)
-                if self._cut_at is not None and self.sent_bytes + self.received_bytes >= self._cut_at:
-                    self.cut()
+                self._count(len(data), is_up)
+                self._may_pass.wait()
         for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+            _shut(one)
+
+    def _count(self, passed_bytes: int, is_up: bool) -> None:
+        with self._lock:
+            if is_up:
+                self.sent_bytes += passed_bytes
+            else:
+                self.received_bytes += passed_bytes
+            if self._hold_at is not None and self.passed_bytes >= self._hold_at:
+                self._may_pass.clear()
+            is_over = self._cut_at is not None and self.passed_bytes >= self._cut_at
+        if is_over:
+            self.cut()
+
+
+Connection = tuple[socket.socket, socket.socket]  #: its two ends: to the client and to the server
+
+
+def _shut(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+
+
+def _close(connection: Connection) -> None:
+    for end in connection:
+        end.close()
 
 
 @dataclass

@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,16 +61,26 @@ def made(folder: Path) -> Path:
     return path
 
 
-def killed_when(sits: Line, passed_bytes: int, program: str, *arguments: object) -> None:
-    """Run a program until so many bytes have passed, and kill it there."""
+def arrived_bytes(folder: Path) -> int:
+    """How much there is of mine.irpa while it is fetched."""
+    return sum(part.stat().st_size for part in folder.glob(".mine.irpa*.part"))
+
+
+def killed_when(
+    line: Line, passed_bytes: int, program: str, *arguments: object, has_come: Callable[[], bool] = lambda: True
+) -> None:
+    """Run a program until so many bytes have passed and `has_come`, and kill it there; nothing of it is under way."""
     argv = [sys.executable, "-c", PROGRAM + program, *map(str, arguments)]
-    before = sits.sent_bytes + sits.received_bytes
+    others = line.connections()
+    line.hold_after(passed_bytes)
     with subprocess.Popen(argv) as process:
         try:
-            until(lambda: sits.sent_bytes + sits.received_bytes > before + passed_bytes, "half of it has passed")
+            until(lambda: line.is_held and has_come(), "half of it has passed")
         finally:
             process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
+    line.mend()
+    until(lambda: line.connections() <= others, "its connections have ended")
 
 
 def test_an_upload_that_was_killed_goes_on_where_it_was(wired_site: Site, tmp_path: Path) -> None:
@@ -88,10 +98,9 @@ def test_a_download_that_was_killed_goes_on_where_it_was(wired_site: Site, tmp_p
     line, file = line_of(wired_site), made(tmp_path)
     artifact = wired_site.store().put(file, "irpa")
     mine = tmp_path / "mine.irpa"
-    killed_when(line, HALF, GET, wired_site.url, tmp_path / "another-cache", mine, artifact.sha256)
-    (part,) = tmp_path.glob(".mine.irpa*.part")
-    had_bytes = part.stat().st_size
-    assert had_bytes > HALF / 2
+    given = (wired_site.url, tmp_path / "another-cache", mine, artifact.sha256)
+    killed_when(line, HALF, GET, *given, has_come=lambda: arrived_bytes(tmp_path) > HALF / 2)
+    had_bytes = arrived_bytes(tmp_path)
     before = line.received_bytes
     wired_site.store("another-cache").get(artifact, mine)
     assert line.received_bytes - before < (SIZE_BYTES - had_bytes) * OVERHEAD
