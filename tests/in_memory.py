@@ -79,8 +79,8 @@ class InMemoryExecutor:
             raise self.refusal
         if self.no_room:
             return dict.fromkeys((attempt.id for attempt in attempts), self.no_room)
-        self.started += [attempt.id for attempt in attempts]
         self.attempts |= {attempt.id: attempt for attempt in attempts}
+        self.started += [attempt.id for attempt in attempts]  # last: tests in other threads wait for it
         return {}
 
     def build(self, wanted: Mapping[str, Sequence[Lock]]) -> None:

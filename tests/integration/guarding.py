@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from tests.integration.attempts import DEADLINE_S, EVEN_MORE_S, TREE, TREE_SIZE,
 from workers import processes
 from workers.processes import Ended, Guarded
 
-ATTEMPT = "0123abcd-01-1"
+ATTEMPT = f"{uuid4().hex[:8]}-01-1"  #: nobody's beside these tests: whatever has its name is swept away with it
 
 
 def run(tmp_path: Path, *commands: Command, timeout_s: float = EVEN_MORE_S) -> Ended:
@@ -31,9 +32,13 @@ class Tree:
 
     def start(self, timeout_s: float = EVEN_MORE_S) -> Guarded:
         guarded = Guarded([self.command], self.folder, self.folder / "log", timeout_s, self.attempt)
-        until(lambda: is_up(self.ready), "the tree is up")
-        assert len(living(self.marker)) == TREE_SIZE
+        self.until_up()
         return guarded
+
+    def until_up(self) -> None:
+        """Wait until all of it runs, and what forked it has ended."""
+        until(lambda: is_up(self.ready), "the tree is up")
+        until(lambda: len(living(self.marker)) == TREE_SIZE, "nothing else is there")
 
     def is_gone(self) -> bool:
         return not living(self.marker)
@@ -44,7 +49,8 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     tree = Tree(tmp_path)
     yield tree
     for process in living(tree.marker):
-        process.kill()
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def ended(guarded: Guarded) -> Ended:
@@ -64,9 +70,19 @@ def keeper() -> psutil.Process:
     return psutil.Process(processes.keeper.pid)
 
 
+def working_guards() -> list[psutil.Process]:
+    """Those that run something; others wait for what comes."""
+    found = []
+    for guard in keeper().children():
+        with suppress(psutil.Error):  # one that has just ended
+            if guard.children():
+                found.append(guard)
+    return found
+
+
 def only_guard() -> psutil.Process:
-    """The one that runs something; others wait for what comes."""
-    (guard,) = [one for one in keeper().children() if one.children()]
+    """The one that runs something."""
+    (guard,) = working_guards()
     return guard
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -111,8 +112,11 @@ def test_a_command_that_signals_its_own_group_does_not_hit_the_guard(tmp_path: P
 
 
 def test_wall_time_is_that_of_the_command(tmp_path: Path) -> None:
-    found = run(tmp_path, interpreter("import time; time.sleep(0.2)"))
-    assert 0.2 <= found.ran[0].process.wall_s < 2
+    began = time.monotonic()
+    found = run(tmp_path, *(interpreter("import time; time.sleep(0.2)") for _ in range(2)))
+    took_s = [ran.process.wall_s for ran in found.ran]
+    assert min(took_s) >= 0.2
+    assert sum(took_s) <= time.monotonic() - began
 
 
 def test_a_cancelled_run_leaves_no_process(tree: Tree) -> None:
@@ -123,7 +127,7 @@ def test_a_cancelled_run_leaves_no_process(tree: Tree) -> None:
 
 
 def test_a_run_that_takes_too_long_leaves_no_process(tree: Tree) -> None:
-    with tree.start(timeout_s=1.5) as guarded:
+    with tree.start(timeout_s=4.0) as guarded:
         found = ended(guarded)
         assert found.how is End.TIMED_OUT
         assert found.ran[0].process.exit_code == -signal.SIGTERM
