@@ -22,7 +22,7 @@ from db.imported import DIGEST, is_imported
 from db.moves import Move
 from jobs.errors import NothingToDo
 from jobs.plan import Plan, PlannedTask
-from jobs.stages.base import Model
+from jobs.stages.base import Model, parallelism
 from jobs.state import Failure, TaskState
 from jobs.task import Attempt, Measurement, Place, Resources, TaskResult
 from jobs.toolchains import Toolchain
@@ -127,7 +127,7 @@ def _settings(cell: FoundCell) -> dict[str, Any]:
     said = {"line": cell.line, "links": [list(link) for link in cell.links]}
     return {
         "target": cell.variant.target,
-        "tp": cell.variant.tp,
+        **parallelism(cell.variant),
         "engine": cell.variant.engine.value,
         **{name: value for name, value in said.items() if value},
     }

@@ -148,6 +148,7 @@ cells = Table(
     Column("kv_cache", String, nullable=False, server_default="contiguous"),
     Column("quantizer", String, nullable=False, server_default="haloctl"),
     Column("exporter", String, nullable=False, server_default="haloctl"),
+    Column("pp", Integer, nullable=False, server_default="1"),
     Column("task", ForeignKey("tasks.id"), nullable=False, index=True),
     Column("is_first", Boolean, nullable=False),  #: of the cells of one variant that its task stands in
     Column("submitted_at", Moment, nullable=False),  #: its job was: here too, for the newest of a place to be found

@@ -36,6 +36,7 @@ class Exclusion(_Section):
     model: str | None = None  #: as `model:` names it, or as its variants are called
     precision: Precision | None = None
     tp: Tp | None = None
+    pp: Tp | None = None
     target: Target | None = None
     attention: Attention | None = None
     kv_cache: KvCache | None = None
@@ -58,6 +59,7 @@ class Variants(_Section):
 
     precision: Annotated[list[Precision], BeforeValidator(listed), NOT_EMPTY] = [Precision.F16]
     tp: Annotated[list[Tp], BeforeValidator(listed), NOT_EMPTY] = [1]
+    pp: Annotated[list[Tp], BeforeValidator(listed), NOT_EMPTY] = [1]
     target: Annotated[list[Target], BeforeValidator(listed), NOT_EMPTY] = ["cpu"]
     attention: Annotated[list[Attention], BeforeValidator(listed), NOT_EMPTY] = [Attention.SDPA]
     kv_cache: Annotated[list[KvCache], BeforeValidator(listed), NOT_EMPTY] = [KvCache.CONTIGUOUS]
@@ -82,7 +84,7 @@ class Variants(_Section):
         for variant in self.of(""):
             found = exporters.problem(variant) or quantizers.problem(variant)
             if found:
-                keys = ("precision", "kv_precision", "tp", "quantizer", "exporter")
+                keys = ("precision", "kv_precision", "tp", "pp", "quantizer", "exporter")
                 what = ", ".join(f"{key}: {getattr(variant, key)}" for key in keys)
                 raise ValueError(f"{found}: leave out {{{what}}} with exclude")
         return self

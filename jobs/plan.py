@@ -201,10 +201,12 @@ def each_problem(spec: JobSpec) -> str | None:
     spanning = next((variant for variant in variants if variant.nodes > 1), None)
     if spanning:
         return f"{on} is for variants on one node; nodes {spanning.nodes} spans several"
-    wide = next((variant for variant in variants if variant.tp > 1), None)
+    wide = next((variant for variant in variants if variant.device_count > 1), None)
     if on is On.EACH_DEVICE and wide:
+        split = f"tp {wide.tp}" if wide.pp == 1 else f"tp {wide.tp} with pp {wide.pp}"
         return (
-            f"{on} is for variants on one device; tp {wide.tp} takes {wide.tp} of them, and each_node has room for it"
+            f"{on} is for variants on one device; {split} takes {wide.device_count} of them, "
+            "and each_node has room for it"
         )
     return None
 
@@ -215,4 +217,6 @@ def places_problem(spec: JobSpec, nodes: Sequence[Node]) -> str | None:
     lacking = [variant for variant in wanted if not spread([variant], on, nodes)]
     if on is On.ANY or not lacking:
         return None
-    return f"no node that is up has {lacking[0].tp} x {lacking[0].target}; `haloctl nodes` lists what they have"
+    return (
+        f"no node that is up has {lacking[0].device_count} x {lacking[0].target}; `haloctl nodes` lists what they have"
+    )

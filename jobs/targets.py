@@ -91,16 +91,16 @@ def fp8_problem(target: str, precisions: Collection[str]) -> str | None:
     return f"IREE compiles no fp8 for {target}; it does for {able}"
 
 
-def compile_flags(target: str, tp: int, known: Collection[str]) -> list[str]:
-    """The flags that compile a program of `tp` devices for a target, as a compiler that knows `known` spells them."""
+def compile_flags(target: str, count: int, known: Collection[str]) -> list[str]:
+    """The flags that compile a program for `count` devices, as a compiler that knows `known` spells them."""
     row = TARGETS[target]
-    devices = [row.hal_device] if tp == 1 else [f"{row.hal_device}[{index}]" for index in range(tp)]
+    devices = [row.hal_device] if count == 1 else [f"{row.hal_device}[{index}]" for index in range(count)]
     return [
         *(f"--iree-hal-target-device={device}" for device in devices),
         *(flag.spelled(known) for flag in row.flags),
     ]
 
 
-def device_flags(target: str, tp: int) -> list[str]:
+def device_flags(target: str, count: int) -> list[str]:
     """The flags that give a program its devices at run time."""
-    return [f"--device={TARGETS[target].runtime_device.format(index=index)}" for index in range(tp)]
+    return [f"--device={TARGETS[target].runtime_device.format(index=index)}" for index in range(count)]

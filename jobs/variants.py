@@ -101,6 +101,7 @@ class Axes:
     kv_precision: KvPrecision = KvPrecision.SAME
     kv_cache: KvCache = KvCache.CONTIGUOUS
     tp: int
+    pp: int = 1  #: stages that the layers follow one another in, each on `tp` devices of its own
     engine: Engine = Engine.IREE
     nodes: int = 1  #: that its devices are spread over, the same number on each
     quantizer: Quantizer = Quantizer.HALOCTL
@@ -111,6 +112,11 @@ class Axes:
     def axes(self) -> dict[str, Any]:
         """By name, in the order above."""
         return {name: getattr(self, name) for name in AXES}
+
+    @property
+    def device_count(self) -> int:
+        """How many it runs on."""
+        return self.tp * self.pp
 
 
 #: The types of the axes by their names.
@@ -133,6 +139,7 @@ NAMES: dict[str, Callable[[Any], str]] = {
     "kv_precision": lambda precision: "" if precision is KvPrecision.SAME else f"KV{precision.upper()}",
     "kv_cache": lambda cache: "" if cache is KvCache.CONTIGUOUS else cache,
     "tp": lambda tp: f"TP{tp}",
+    "pp": lambda pp: "" if pp == 1 else f"PP{pp}",
     "nodes": lambda nodes: "" if nodes == 1 else f"{nodes}N",
     "engine": lambda engine: "" if engine is Engine.IREE else engine,
     "quantizer": lambda quantizer: "" if quantizer is Quantizer.HALOCTL else quantizer,
@@ -240,11 +247,11 @@ def _pinned(variant: Variant, pin: Pin) -> Variant:
 
 def _pins(variant: Variant, on: On, nodes: Sequence[Node]) -> Iterator[Pin]:
     if on is On.ONE_PLACE:
-        places = _pins(variant, On.EACH_DEVICE if variant.tp == 1 else On.EACH_NODE, nodes)
+        places = _pins(variant, On.EACH_DEVICE if variant.device_count == 1 else On.EACH_NODE, nodes)
         yield from islice(places, 1)
         return
     for node in nodes:
         if on is On.EACH_DEVICE:
             yield from (Pin(node.id, device.index) for device in node.devices if device.kind == variant.target)
-        elif node.count(variant.target) >= variant.tp:
+        elif node.count(variant.target) >= variant.device_count:
             yield Pin(node.id)

@@ -132,10 +132,20 @@ def memory_for(cell: Cell, bytes_per_parameter: float) -> int:
     return int(1.5 * GIB + bytes_per_parameter * cell.model.parameters)
 
 
+def parallelism(variant: Variant) -> dict[str, int]:
+    """What a stage's settings keep of how a program is split over devices."""
+    return {"tp": variant.tp, **({"pp": variant.pp} if variant.pp > 1 else {})}
+
+
+def devices_of(settings: Settings) -> int:
+    """How many devices a program of such settings runs on."""
+    return int(settings["tp"]) * int(settings.get("pp", 1))
+
+
 def on_devices(cell: Cell, *, cpus: int = 1, memory_bytes: int = GIB, is_quiet: bool = False) -> Resources:
     """A variant's devices, and what its process takes of the node."""
     variant = cell.variant
-    return Resources(cpus, memory_bytes, devices=variant.tp, device_kind=variant.target, is_quiet=is_quiet)
+    return Resources(cpus, memory_bytes, devices=variant.device_count, device_kind=variant.target, is_quiet=is_quiet)
 
 
 def wants_quiet(cell: Cell) -> bool:

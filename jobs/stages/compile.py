@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.stages.base import INPUTS, OUTPUTS, Cell, Settings, Stage
+from jobs.stages.base import INPUTS, OUTPUTS, Cell, Settings, Stage, devices_of, parallelism
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS, compile_flags
 from jobs.task import GIB, Command, Measurement, Outcome, Resources
@@ -27,7 +27,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     workload, precision = cell.spec.workload, cell.variant.precision
     return {
         "target": cell.variant.target,
-        "tp": cell.variant.tp,
+        **parallelism(cell.variant),
         "flags": list(cell.spec.compile.flags),
         "prefill_rows": max(workload.batch) * max(workload.prompt_tokens),
         "decode_rows": max(workload.batch),
@@ -47,7 +47,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
                 f"{INPUTS}/export/model.mlir",
                 "-o",
                 f"{OUTPUTS}/model.vmfb",
-                *compile_flags(settings["target"], settings["tp"], toolchain.compiler_flags),
+                *compile_flags(settings["target"], devices_of(settings), toolchain.compiler_flags),
                 *dump,
                 *(UNPACKED_IN_PLACE if (settings["target"], settings.get("precision")) == ("cpu", "int4") else []),
                 *settings["flags"],

@@ -3,7 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from jobs.stages.base import INPUTS, Cell, Settings, Stage, memory_for, on_devices, program, report, wrong_numbers
+from jobs.stages.base import (
+    INPUTS,
+    Cell,
+    Settings,
+    Stage,
+    devices_of,
+    memory_for,
+    on_devices,
+    parallelism,
+    program,
+    report,
+    wrong_numbers,
+)
 from jobs.targets import device_flags
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
@@ -14,12 +26,12 @@ PROGRAM_FLAGS = (f"--program={INPUTS}/export/config.json", f"--module={INPUTS}/c
 
 def settings(cell: Cell) -> dict[str, Any]:
     """Where it runs; what it runs are the inputs."""
-    return {"target": cell.variant.target, "tp": cell.variant.tp}
+    return {"target": cell.variant.target, **parallelism(cell.variant)}
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     """One process on all the variant's devices."""
-    return [program("invoke", *PROGRAM_FLAGS, *device_flags(settings["target"], settings["tp"]))]
+    return [program("invoke", *PROGRAM_FLAGS, *device_flags(settings["target"], devices_of(settings)))]
 
 
 def resources(cell: Cell) -> Resources:

@@ -9,10 +9,12 @@ from jobs.stages.base import (
     Cell,
     Settings,
     Stage,
+    devices_of,
     memory_for,
     model_flags,
     model_settings,
     on_devices,
+    parallelism,
     program,
     report,
     wrong_numbers,
@@ -96,7 +98,7 @@ def settings(cell: Cell) -> dict[str, Any]:
         "model": model_settings(cell.model),
         "precision": cell.variant.precision.value,
         "target": cell.variant.target,
-        "tp": cell.variant.tp,
+        **parallelism(cell.variant),
         "windows": numerics.windows,
         "new_tokens": cell.spec.workload.new_tokens,
         "text": numerics.text,
@@ -114,7 +116,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             f"--windows={settings['windows']}",
             f"--new-tokens={settings['new_tokens']}",
             *([f"--text={settings['text']}"] if settings["text"] else []),
-            *device_flags(settings["target"], settings["tp"]),
+            *device_flags(settings["target"], devices_of(settings)),
         )
     ]
 

@@ -14,7 +14,7 @@ WORDS: dict[str, tuple[str, StrEnum]] = {
     for value in kind
     if (word := NAMES[axis](value))
 }
-NUMBERS = {"tp": re.compile(r"TP(\d+)"), "nodes": re.compile(r"(\d+)N")}
+NUMBERS = {"tp": re.compile(r"TP(\d+)"), "pp": re.compile(r"PP(\d+)"), "nodes": re.compile(r"(\d+)N")}
 PRECISIONS = {word: precision for precision, word in PRECISION_NAMES.items()}
 
 
@@ -50,7 +50,7 @@ def _first(name: str, rest: str) -> tuple[str, str]:
     )
     word = max(known, key=len) if known else number[1] if number else None
     if word is None:
-        said = ", ".join((*WORDS, "TPn", "nN"))
+        said = ", ".join((*WORDS, "TPn", "PPn", "nN"))
         raise ValueError(f"{rest.lstrip('-')!r} at the end of {name!r} means nothing: there are {said}")
     return word, rest[len(word) + 1 :]
 

@@ -29,6 +29,7 @@ def _add_axes() -> None:
     with op.batch_alter_table("cells") as cells:
         for name, default in AXES.items():
             cells.add_column(sa.Column(name, sa.String(), nullable=False, server_default=default))
+        cells.add_column(sa.Column("pp", sa.Integer(), nullable=False, server_default="1"))
 
 
 def _name_models() -> None:
