@@ -21,8 +21,8 @@ CUT_TIMEOUT_MS = 60_000
 
 LEADERS = "pg_locks WHERE locktype = 'advisory' AND granted"
 
-#: Tests wait for no disk: what a crash of the machine would lose does not matter.
-SERVER_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off",
+#: Tests wait for no disk: what a crash of the machine would lose does not matter. Nothing is written but by them.
+SERVER_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off",
                    "unix_socket_directories=", "max_connections=60")  # fmt: skip
 
 LOOPBACK = "127.0.0.1"

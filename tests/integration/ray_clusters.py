@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -79,9 +79,15 @@ class Cluster:
         self._head.end()
 
     def _process(self, folder: Path, title: str) -> psutil.Process:
-        found = [psutil.Process(pid) for pid in reaper.processes(str(folder))]
-        (one,) = [process for process in found if title in _title(process)]
-        return one
+        """The one with this title, once there is no other: a child that was just forked still has its parent's."""
+        found: list[psutil.Process] = []
+
+        def is_one() -> bool:
+            found[:] = _titled(folder, title)
+            return len(found) == 1
+
+        until(is_one, f"one {title} is there")
+        return found[0]
 
 
 @contextmanager
@@ -102,8 +108,17 @@ def stopped(process: psutil.Process) -> Iterator[None]:
     try:
         yield
     finally:
-        if process.is_running():
+        with suppress(psutil.NoSuchProcess):  # it may have been killed meanwhile
             process.send_signal(signal.SIGCONT)
+
+
+def _titled(folder: Path, title: str) -> list[psutil.Process]:
+    found = []
+    for pid in reaper.processes(str(folder)):
+        with suppress(psutil.NoSuchProcess):
+            if title in _title(process := psutil.Process(pid)):
+                found.append(process)
+    return found
 
 
 def _title(process: psutil.Process) -> str:

@@ -1,7 +1,8 @@
 """Ranks with faults of a test's own.
 
 As a program: `python -m tests.integration.spoiled_ranks swap ...` is torch_numerics with two shards swapped; `all ...`
-goes through FAULTS, with one port after the other, and prints what each of them was said to be: a JSON object a line.
+goes through FAULTS, each with a port of its own out of PORTS, and prints what each of them was said to be: a JSON
+object a line.
 """
 
 import json
@@ -19,10 +20,12 @@ from workers.llm import torch_numerics
 from workers.llm.program import EXIT_BAD_INPUT, BadInput, Failed, run
 from workers.llm.rank_process import Rank
 from workers.llm.ranks import run_ranks
+from workers.llm.rendezvous import COLLECTIVE_TIMEOUT
 from workers.llm.torch_session import TorchSession
 
 SPOILED_RANK = 1
-SHORT = timedelta(seconds=3)  #: for a peer in a collective
+SHORT = timedelta(seconds=6)  #: for a peer in a collective, where one hangs
+PORTS = "SPOILED_RANKS_PORTS"  #: a variable
 PROMPT, LENGTH = torch.full((1, 16), 5), torch.tensor([16])
 
 
@@ -76,17 +79,20 @@ def main() -> None:
     which = sys.argv.pop(1)
     args = torch_numerics.parse_arguments()
     if which == "swap":
-        run_ranks(swap, args, lambda: torch_numerics.keep_reference(args), SHORT)
+        run_ranks(swap, args, lambda: torch_numerics.keep_reference(args))
         return
-    for fault, work in FAULTS.items():
-        sys.stdout.write(json.dumps({"fault": fault, **told(work, args)}) + "\n")
-        os.environ["PET_MASTER_PORT"] = str(int(os.environ["PET_MASTER_PORT"]) + 1)
+    for (fault, work), port in zip(FAULTS.items(), os.environ[PORTS].split(), strict=True):
+        os.environ["PET_MASTER_PORT"] = port
+        timeout = SHORT if work is hang else COLLECTIVE_TIMEOUT
+        sys.stdout.write(json.dumps({"fault": fault, **told(work, args, timeout)}) + "\n")
 
 
-def told(work: Callable[[Rank, TorchSession, Namespace], None], args: Namespace) -> dict[str, object]:
+def told(
+    work: Callable[[Rank, TorchSession, Namespace], None], args: Namespace, timeout: timedelta
+) -> dict[str, object]:
     """What is said of a fault, and what the program's exit code would be."""
     try:
-        run_ranks(work, args, None, SHORT)
+        run_ranks(work, args, None, timeout)
     except BadInput as problem:
         return {"code": EXIT_BAD_INPUT, "message": str(problem)}
     except Failed as problem:

@@ -200,14 +200,24 @@ def _watch(url: str, job: str, file: Path) -> bool:
     return True
 
 
+def sessions(database: Database) -> set[int]:
+    """The server's processes for the clients of a database; none where there is no server."""
+    with database.reading() as connection:
+        if connection.dialect.name == "sqlite":
+            return set()
+        return set(connection.scalars(text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")))
+
+
 def test_a_writer_that_is_killed_leaves_whole_jobs_only(database_url: str) -> None:
     with open_database(database_url, create=False) as database:
+        mine = sessions(database)
         for round_ in range(1, 4):
             with subprocess.Popen([sys.executable, "-m", "tests.fill_database", database_url], cwd=ROOT) as writer:
                 deadline = time.monotonic() + 60
                 while len(reports.jobs(database)) < 10 * round_ and time.monotonic() < deadline:
                     assert writer.poll() is None
                 writer.kill()
+            until(lambda: sessions(database) <= mine, "the server has ended what the writer had begun")
             found = reports.jobs(database)
             assert len(found) >= 10 * round_
             assert {job.tasks for job in found} == {5}

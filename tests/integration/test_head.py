@@ -22,7 +22,7 @@ from orchestrator.reuse import Reuse
 from orchestrator.settings import from_environment
 from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
-from tests.integration.attempts import until
+from tests.integration.attempts import DEADLINE_S, until
 from tests.integration.heads import artifacts, executor, head, mlir, only, outcomes, reuse, settle, task
 from tests.stored_jobs import BROKEN, LOST, TINY, TOOLCHAIN, everything, give_back, submit
 from workers.artifacts import ArtifactStore
@@ -334,7 +334,7 @@ def test_following_a_job_that_nothing_can_run_ends_and_says_that_it_waits(
     driver = Driver(
         context, lambda: Head(context.store, executor, Reuse(context.store, artifacts, TOOLCHAIN), InMemoryResolver())
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     state = follow(context, driver, job, Interrupts(), lambda rows: None, deadline)
     driver.close()
     assert state is JobState.WAITING

@@ -191,7 +191,7 @@ def test_an_update_reaches_tasks_that_wait(
     heads.step_until(name, TaskState.QUEUED, f"for toolchain {NAME} on node a")
     updated = replace(LATER, source=LOCK.source)
     store.keep_lock(updated, LOCK.digest)
-    until(lambda: heads.head.step() or ("a", updated.digest) in executor.asked, "the new one is asked for")
+    until(lambda: heads.head.step() is not None and ("a", updated.digest) in executor.asked, "the new one is asked for")
     executor.end_build(updated)
     heads.step_until(name, TaskState.RUNNING)
     assert only(executor).toolchain == updated.digest

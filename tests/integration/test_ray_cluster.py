@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from workers.draining import Drain
 from workers.environment import probe_toolchain
 from workers.toolchains.resolving import PYTHON
 
-LEASE_S, MARGIN_S = 6.0, 1.0
+LEASE_S, MARGIN_S = 6.0, 3.0
 BUILD_S = 120.0
 IREE = ("iree-base-compiler", "iree-base-runtime")
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,8 @@ from orchestrator.ray_executor import RayExecutor
 given, data, address, lease_s, term = pickle.loads(sys.stdin.buffer.read())
 executor = RayExecutor(data, address, lease_s=lease_s)
 executor.lead(term, [])
-assert executor.start([given]) == {}
+while executor.start([given]):
+    executor.collect(0.1)
 while True:
     executor.collect(1.0)
 """
@@ -57,7 +58,7 @@ if rank == "0":
     server = socket.create_server(address)
     assert server.accept()[0].recv(9) == b"1 of 2"
 else:
-    for _ in range(2000):
+    for _ in range(12000):
         try:
             socket.create_connection(address).sendall(f"{rank} of {size}".encode())
             break
@@ -86,8 +87,17 @@ _terms = iter(range(2, 1000))
 @contextmanager
 def leading(cluster: Cluster, *known: Attempt) -> Iterator[RayExecutor]:
     executor = RayExecutor(cluster.data, cluster.address, lease_s=LEASE_S, margin_s=MARGIN_S)
+    term, taken_over = next(_terms), [as_known(one) for one in known]
+
+    def leads() -> bool:
+        """As a head does, try again while Ray is too busy to answer."""
+        with suppress(ClusterUnreachable):
+            executor.lead(term, taken_over)
+            return True
+        return False
+
     try:
-        executor.lead(next(_terms), [as_known(one) for one in known])
+        until(leads, "Ray answers")
         yield executor
     finally:
         executor.leave()
@@ -119,10 +129,11 @@ def started(executor: RayExecutor, *nodes: str) -> tuple[Attempt, str]:
 
 
 def start(executor: RayExecutor, *given: Attempt) -> None:
-    """Start attempts as soon as their nodes answer."""
+    """Start attempts as soon as their nodes answer, and Ray has seen that what they take is free."""
     wanted = {place.node for one in given for place in one.places}
-    until(lambda: wanted <= {node.id for node in nodes(executor)}, f"{wanted} answer")
-    assert executor.start(given) == {}
+    until(
+        lambda: wanted <= {node.id for node in nodes(executor)} and not executor.start(given), f"they run on {wanted}"
+    )
 
 
 def nodes(executor: RayExecutor) -> Sequence[Node]:
@@ -170,10 +181,12 @@ def test_attempts_run_on_their_nodes_and_the_head_is_woken(executor: RayExecutor
     assert executor.closed() == {}
     given = [on(attempt(WELL), node) for node in ("n1", "n2", "n1")]
     start(executor, *given)
-    woken.clear()
     assert executor.running() == {one.id for one in given}
-    assert woken.wait(DEADLINE_S)
-    found = results(executor, 3)
+    found: list[TaskResult] = []
+    while len(found) < len(given):
+        assert woken.wait(DEADLINE_S)
+        woken.clear()
+        found += executor.collect(0.0)
     assert {result.attempt: kind(result) for result in found} == {one.id: None for one in given}
     assert (cluster.node_data("n2") / "logs" / f"{given[1].id}.log").exists()
     assert executor.collect(0.0) == []
@@ -269,10 +282,10 @@ def test_what_ran_under_a_stopped_agent_comes_back_when_its_lease_is_over(
     executor: RayExecutor, cluster: Cluster
 ) -> None:
     given, marker = started(executor, "n1")
-    begin = time.monotonic()
+    heard_at = time.monotonic() - executor._lines.silence_s("n1")
     with stopped(cluster.agent("n1")):
         assert one_kind(executor, given) is FailureKind.NODE_LOST
-        assert time.monotonic() - begin > LEASE_S
+        assert time.monotonic() - heard_at > LEASE_S
         assert living(marker) == [], "its guards have ended it"
     following = on(attempt(WELL), "n1")
     start(executor, following)

@@ -49,18 +49,25 @@ def kind(result: TaskResult) -> FailureKind | None:
     return result.failure.kind if result.failure else None
 
 
-def running(executor: RayExecutor, marker: str, timeout_s: float = 600.0) -> Attempt:
+def running(executor: RayExecutor, marker: str) -> Attempt:
     """An attempt whose process is up."""
-    given = attempt(endless(marker), timeout_s=timeout_s)
+    given = attempt(endless(marker), timeout_s=600.0)
     executor.start([given])
     until(lambda: living(marker), "the attempt's process is up")
     return given
 
 
 def kill(name: str) -> None:
-    """Kill the one process of this Ray that is called so."""
-    (found,) = [process for process in children() if name in command_text(process)]
-    found.kill()
+    """Kill the one process of this Ray that is called so, once there is no other: what was just forked is called as
+    its parent is."""
+    found: list[psutil.Process] = []
+
+    def is_one() -> bool:
+        found[:] = [process for process in children() if name in command_text(process)]
+        return len(found) == 1
+
+    until(is_one, f"one {name} is there")
+    found[0].kill()
 
 
 def test_attempts_run_side_by_side_and_each_result_comes_once(executor: RayExecutor) -> None:
@@ -95,7 +102,7 @@ def test_a_cancelled_attempt_ends_with_its_processes(executor: RayExecutor) -> N
 
 def test_an_attempt_ends_when_its_time_is_over(executor: RayExecutor) -> None:
     marker = uuid4().hex
-    running(executor, marker, timeout_s=1.0)
+    executor.start([attempt(endless(marker), timeout_s=1.0)])
     (result,) = results(executor)
     assert kind(result) is FailureKind.TIMED_OUT
     assert living(marker) == []
@@ -128,11 +135,16 @@ def test_what_ran_on_a_ray_that_lost_a_process_comes_back_and_the_next_attempt_r
 
 
 def test_an_attempt_that_is_handed_to_a_dead_agent_comes_back_as_lost(executor: RayExecutor) -> None:
-    executor.start([attempt(WELL)])
-    results(executor)
-    kill(AGENT)
     given = attempt(WELL)
-    executor.start([given])
+
+    def is_handed_over() -> bool:
+        """Refused it is where it is known already that the agent is dead."""
+        executor.start([attempt(WELL)])
+        results(executor)
+        kill(AGENT)
+        return executor.start([given]) == {}
+
+    until(is_handed_over, "an attempt is handed to an agent that was just killed")
     (result,) = results(executor)
     assert (result.attempt, kind(result)) == (given.id, FailureKind.NODE_LOST)
     executor.start([attempt(WELL)])

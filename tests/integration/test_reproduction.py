@@ -4,14 +4,12 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +26,7 @@ from jobs.toolchains import Lock, Toolchain
 from orchestrator.reproduction import manifest, script
 from tests.stored_jobs import submit, succeed
 from workers.environment import environment
+from workers.ports import free_port
 from workers.toolchains import uv
 
 ROOT = Path(__file__).parents[2]
@@ -306,8 +305,7 @@ def test_each_node_of_a_gang_is_told_which_one_it_is(
     assert "a: sh reproduce.sh FOLDER 0 ADDRESS" in untold.stderr
     assert "b: sh reproduce.sh FOLDER 1 ADDRESS" in untold.stderr
     assert not (tmp_path / "again").exists()
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port("127.0.0.1"))
     with ThreadPoolExecutor() as threads:
         both = list(
             threads.map(lambda rank: run(gang, task, tmp_path, f"node{rank}", rank, "127.0.0.1", port), ("0", "1"))

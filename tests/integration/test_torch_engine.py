@@ -2,12 +2,10 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,14 @@ from jobs.state import FailureKind
 from jobs.task import Attempt, Command, Gang, Process, TaskResult
 from jobs.toolchains import Toolchain
 from jobs.variants import Engine, Precision
-from tests.integration.attempts import attempt, living
+from tests.integration.attempts import attempt, living, until
+from tests.integration.spoiled_ranks import FAULTS, PORTS
 from workers.artifacts import ArtifactStore
 from workers.environment import environment, gang_variables
 from workers.failures import EXIT_BAD_INPUT, EXIT_PEERS_LOST, of_process
 from workers.llm.compiled import turn
 from workers.llm.program import BadInput
+from workers.ports import free_port
 from workers.processes import Cancellation
 from workers.run_task import run
 
@@ -73,8 +73,7 @@ def carried_out(data: Path, *attempts: Attempt) -> list[TaskResult]:
 
 def halves(given: Attempt) -> list[Attempt]:
     """A gang's attempt as its two nodes are handed it."""
-    with closing(socket.create_server((LOOPBACK, 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port(LOOPBACK)
     return [replace(given, gang=Gang(rank, 2, LOOPBACK, port)) for rank in (0, 1)]
 
 
@@ -161,17 +160,18 @@ def test_a_rank_that_fails_ends_the_ranks_of_both_nodes(tmp_path: Path) -> None:
         assert by_fault["hang"][0] == EXIT_PEERS_LOST
         assert by_fault["hang"][1].startswith("rank 0 of 2: RuntimeError: ")
         assert by_fault["refuse"] == (EXIT_BAD_INPUT, "no use")
-    assert not living("tests.integration.spoiled_ranks")
+    until(lambda: not living("tests.integration.spoiled_ranks"), "no rank is left")
 
 
 def told_on_nodes(folder: Path) -> list[dict[str, tuple[int, str]]]:
     """For each node, what is said there of every fault of spoiled_ranks."""
     (command,) = spoiled("all", of_stage("numerics", NUMERICS)).commands
     gangs = [given.gang for given in halves(of_stage("numerics", NUMERICS))]
+    ports = {PORTS: " ".join(f"{free_port(LOOPBACK)}" for _ in FAULTS)}
     started = [
         subprocess.Popen(
             [sys.executable, *command.argv[1:]],
-            env={**os.environ, **environment((), 1), **gang_variables(gang)},
+            env={**os.environ, **environment((), 1), **gang_variables(gang), **ports},
             cwd=folder,
             stdout=subprocess.PIPE,
             text=True,
