@@ -15,11 +15,25 @@ from tests.stored_jobs import NOON
 os.environ.setdefault("HALOCTL_MAX_FOREIGN_CPU_PERCENT", "100")  # other tests run beside those that measure
 
 
+#: Their tests run processes, servers and clusters, which a busy machine can hold up beyond any time to wait.
+TRIED_TWICE = frozenset({"acceptance", "cluster", "integration"})
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without workers tests stay in the order in which they were found."""
+    for item in items:
+        if item.path.parent.name in TRIED_TWICE:
+            item.add_marker(pytest.mark.flaky(reruns=1))
     if side_by_side.is_worker(config):
         side_by_side.longest_first(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What failed once and then passed is told whole: somebody has to find out why."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("_", f"failed at first: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.fixture(scope="session")
