@@ -48,6 +48,7 @@ CASES = [
     Case(QuantizedLayout(Scheme("fp8", "tensor"), has_fp8_kv_cache=True), 2, "f32", 0.4, "f8E4M3FNUZ"),
     Case(QuantizedLayout(Scheme("int8", "channel", inputs="dynamic")), 1, "f32", 0.02, "i8"),
     Case(QuantizedLayout(Scheme("int4", "group", 16, False, None)), 2, "f16", 5e-2, "i4"),
+    Case(QuantizedLayout(Scheme("int4", "group", 32, False, None, has_float_zero_points=True)), 1, "f16", 5e-2, "i4"),
 ]
 
 
@@ -67,6 +68,8 @@ def with_zero_points(weight: torch.Tensor, scheme: Scheme) -> Quantized:
     groups = weight.reshape(len(weight), -1, scheme.group_size)
     least, most = groups.amin(-1), groups.amax(-1)
     scale = (most - least) / 15
+    if scheme.has_float_zero_points:
+        return quantize(weight, scheme)
     zero = (-8 - least / scale).round().clamp(-8, 7)
     values = (groups / scale[..., None] + zero[..., None]).round().clamp(-8, 7)
     return Quantized(values.to(torch.int8).reshape(weight.shape), scale, zero.to(torch.int8))

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from workers.llm.quantized_layout import Scheme, read_layout
 from workers.llm.quantized_tensors import unpack_int4
 from workers.llm.quantizers.gguf_order import in_order
 from workers.llm.quantizers.haloctl import quantize
-from workers.llm.quantizers.packed import from_awq, from_gptq, from_q4_0
+from workers.llm.quantizers.packed import from_awq, from_gptq, from_q4_0, from_q4_1, from_q4_k
 from workers.llm.quantizers.writing import Quantized, pack
 
 ROWS, COLUMNS, GROUP = 16, 64, 32
 AWQ = (0, 2, 4, 6, 1, 3, 5, 7)  #: which column lies where in a word
+GROUPED = Scheme("int4", "group", GROUP, is_symmetric=False, inputs=None, has_float_zero_points=True)
 
 
 @pytest.fixture
@@ -69,6 +71,50 @@ def test_q4_0_becomes_the_layout_value_for_value(whole: tuple[torch.Tensor, torc
     stored = torch.cat([scales.reshape(-1, 1).view(torch.uint8).view(-1, 2), packed], 1)
     expected = dequantized(values, torch.full((ROWS, COLUMNS // GROUP), 8), scales)
     assert torch.equal(from_q4_0(stored, ROWS).dequantized(), expected)
+
+
+def halves(*columns: torch.Tensor) -> torch.Tensor:
+    """The bytes of half-precision numbers, side by side."""
+    return torch.stack(columns, 1).half().view(torch.uint8).view(len(columns[0]), -1)
+
+
+def test_q4_1_becomes_the_layout_with_a_minimum_for_each_group(
+    whole: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> None:
+    values, zeros, scales = whole
+    scales[0, 0], scales[1, 1] = 0, 1e-7  # of values that are all the same, and nearly
+    minima = (-zeros * 0.37).half()
+    blocks = values.view(-1, 32)
+    packed = (blocks[:, :16] | blocks[:, 16:] << 4).to(torch.uint8)
+    stored = torch.cat([halves(scales.flatten(), minima.flatten()), packed], 1)
+    spread = minima.repeat_interleave(GROUP, 1).float(), scales.repeat_interleave(GROUP, 1).float()
+    found = from_q4_1(stored, ROWS)
+    assert torch.allclose(found.dequantized(), values * spread[1] + spread[0], rtol=1e-5, atol=1e-5)
+    (zero,) = found.tensors("x", GROUPED).keys() & {"x.weight_zero_point"}
+    assert found.tensors("x", GROUPED)[zero].dtype == torch.float32
+
+
+def test_q4_k_becomes_the_layout_with_a_minimum_for_each_group() -> None:
+    random = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 16, (4, 8, 32), generator=random)
+    scales, minima = (torch.randint(1, 64, (4, 8), generator=random) for _ in range(2))
+    scale, minimum = (torch.rand(4, generator=random).half() + 0.5 for _ in range(2))
+    high = [scales[:, 4:] >> 4 << 6, minima[:, 4:] >> 4 << 6]
+    low = scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4
+    six_bits = torch.cat([scales[:, :4] | high[0], minima[:, :4] | high[1], low], 1).to(torch.uint8)
+    packed = (values[:, ::2] | values[:, 1::2] << 4).to(torch.uint8).flatten(1)
+    found = from_q4_k(torch.cat([halves(scale, minimum), six_bits, packed], 1), 2)
+    steps, least = scale[:, None].float() * scales, minimum[:, None].float() * minima
+    expected = (values * steps[..., None] - least[..., None]).view(2, -1)
+    assert torch.allclose(found.dequantized(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_without_minima_stand_beside_those_with_them() -> None:
+    weight = torch.randn(16, 64, generator=torch.Generator().manual_seed(0)) + 1
+    with_minima = quantize(weight, GROUPED)
+    assert with_minima.error(weight) < quantize(weight, replace(GROUPED, has_float_zero_points=False)).error(weight)
+    without = Quantized(torch.ones(16, 64, dtype=torch.int8), torch.ones(16, 2))
+    assert not without.tensors("x", GROUPED)["x.weight_zero_point"].any()
 
 
 def test_rows_that_llama_cpp_reordered_are_put_back() -> None:

@@ -50,6 +50,7 @@ def _weight(stored: dict[str, torch.Tensor], module: str) -> torch.Tensor:
     values = unpack_int4(stored[f"{module}.weight_packed"]).float()
     rows, columns = values.shape
     groups = values.reshape(rows, scale.shape[1], -1)
-    if f"{module}.weight_zero_point" in stored:
-        groups = groups - unpack_int4(stored[f"{module}.weight_zero_point"].t()).t().float()[..., None]
+    zeros = stored.get(f"{module}.weight_zero_point")
+    if zeros is not None:
+        groups = groups - (zeros if zeros.is_floating_point() else unpack_int4(zeros.t()).t()).float()[..., None]
     return (groups * scale[..., None]).reshape(rows, columns)

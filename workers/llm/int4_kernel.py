@@ -96,25 +96,31 @@ def _unpacking(kinds: list[ir.RankedTensorType], number: str) -> tuple[str, str]
     values = ["%scales", *(["%zeros"] if has_zeros else [])]
     types = ", ".join(str(kind) for kind in kinds[2:])
     maps = ", affine_map<(n, g, k) -> (n, g)>" * len(values)
-    shift = (
-        """%zero_i32 = arith.extsi %zero : i8 to i32
-        %signed = arith.subi %shifted, %zero_i32 : i32"""
-        if has_zeros
-        else ""
-    )
+    zero = str(kinds[3].element_type) if has_zeros else ""
     text = f"""%nibbles = flow.tensor.bitcast %bytes : {kinds[1]} -> tensor<{shape}xi4>
       %space = tensor.empty() : {weight}
       %weight = linalg.generic {{
         indexing_maps = [affine_map<(n, g, k) -> (n, g, k)>{maps}, affine_map<(n, g, k) -> (n, g, k)>],
         iterator_types = ["parallel", "parallel", "parallel"]
       }} ins(%nibbles, {", ".join(values)} : tensor<{shape}xi4>, {types}) outs(%space : {weight}) {{
-      ^bb0(%nibble: i4, %scale: {number}{", %zero: i8" if has_zeros else ""}, %out: {number}):
+      ^bb0(%nibble: i4, %scale: {number}{f", %zero: {zero}" if zero else ""}, %out: {number}):
         %unsigned = arith.extui %nibble : i4 to i32
         %offset = arith.constant {INT4_OFFSET} : i32
         %shifted = arith.subi %unsigned, %offset : i32
-        {shift}
-        %value = arith.sitofp {"%signed" if has_zeros else "%shifted"} : i32 to {number}
+        {_from_zero(zero, number)}
         %scaled = arith.mulf %value, %scale : {number}
         linalg.yield %scaled : {number}
       }} -> {weight}"""
     return text, weight
+
+
+def _from_zero(zero: str, number: str) -> str:
+    """What makes `%value` of `%shifted`, with a zero point of the type `zero`, if there is one."""
+    if zero == number:
+        return f"""%float = arith.sitofp %shifted : i32 to {number}
+        %value = arith.subf %float, %zero : {number}"""
+    if not zero:
+        return f"%value = arith.sitofp %shifted : i32 to {number}"
+    return f"""%zero_i32 = arith.extsi %zero : {zero} to i32
+        %signed = arith.subi %shifted, %zero_i32 : i32
+        %value = arith.sitofp %signed : i32 to {number}"""

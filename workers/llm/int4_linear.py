@@ -19,7 +19,7 @@ def int4_linear(
     """`x` [tokens, columns] times the weight, float32 [tokens, rows]. Only to be traced.
 
     `packed` [rows, columns / 2] holds each value plus 8, the first of two in the low bits; `scale` and `zero_point`
-    (int8, or none) are [rows, groups].
+    (int8, of the type of `scale`, or none) are [rows, groups].
     """
     result: torch.Tensor = torch.ops.haloctl.int4_linear(x, packed, scale, zero_point)
     return result

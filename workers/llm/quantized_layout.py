@@ -8,6 +8,7 @@ safetensors hold, for a quantized linear module X with a weight [out, in]:
     X.weight_shape       int4: I64, out and in                                                  [2]
     X.weight_scale       floating point   [1] per tensor, [out, 1] per channel, [out, in / group] per group
     X.weight_zero_point  int4 that is not symmetric: I32, packed as above but along the rows    [out / 8, in / group]
+                         or, where `zp_dtype` is torch.float32, not rounded: F32               [out, in / group]
     X.input_scale        floating point; of static activations                                  [1]
     X.bias               as in the original
 
@@ -33,6 +34,7 @@ LARGEST = {"fp8": 448.0, "int8": 127.0, "int4": 7.0}  #: the largest value that 
 PER_WORD = 8  #: int4 values in an int32
 LARGEST_GROUP = 128
 ONLY_LINEAR = ("Linear",)
+NOT_ROUNDED = "torch.float32"  #: `zp_dtype` of zero points that are not whole numbers
 LEFT_ALONE = ("lm_head",)  #: by default
 
 
@@ -45,6 +47,7 @@ class Scheme:
     group_size: int | None = None  #: columns that share a scale
     is_symmetric: bool = True  #: no zero points
     inputs: str | None = "static"  #: "static": one scale a module; "dynamic": one a token, computed; None: unquantized
+    has_float_zero_points: bool = False  #: they are not whole numbers: weights have a minimum of their own, as in GGUF
 
     def tensors(self, rows: int, columns: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
         """Type and shape of what a module of a weight [rows, columns] has, by suffix; a type None is any float's."""
@@ -57,7 +60,9 @@ class Scheme:
         else:
             found["weight"] = (STORED[self.precision], (rows, columns))
         found["weight_scale"] = (None, scales)
-        if not self.is_symmetric:
+        if self.has_float_zero_points:
+            found["weight_zero_point"] = (None, (rows, groups))
+        elif not self.is_symmetric:
             found["weight_zero_point"] = ("I32", (rows // PER_WORD, groups))
         if self.inputs == "static":
             found["input_scale"] = (None, (1,))
@@ -110,6 +115,7 @@ def quantization_config(layout: QuantizedLayout) -> dict[str, Any]:
     if scheme:
         kind, bits = ("float" if scheme.precision == "fp8" else "int"), BITS[scheme.precision]
         weights = _args(kind, bits, scheme.granularity, scheme.is_symmetric, group_size=scheme.group_size)
+        weights |= {"zp_dtype": NOT_ROUNDED} if scheme.has_float_zero_points else {}
         is_dynamic = scheme.inputs == "dynamic"
         inputs = _args(kind, bits, "token" if is_dynamic else "tensor", dynamic=is_dynamic) if scheme.inputs else None
         groups["group_0"] = {
@@ -202,7 +208,8 @@ def _read_scheme(weights: Mapping[str, Any], inputs: Mapping[str, Any] | None) -
     _expect(is_symmetric or precision == "int4", f"{precision} weights have zero points; they must be symmetric")
     _expect(weights.get("actorder") in (None, "weight", "static"), "weights are grouped by activation order (g_idx)")
     group_size = int(weights["group_size"]) if granularity == "group" else None
-    return Scheme(precision, granularity, group_size, is_symmetric, _read_inputs(precision, inputs))
+    has_floats = not is_symmetric and weights.get("zp_dtype") == NOT_ROUNDED
+    return Scheme(precision, granularity, group_size, is_symmetric, _read_inputs(precision, inputs), has_floats)
 
 
 def _read_inputs(precision: str, inputs: Mapping[str, Any] | None) -> str | None:

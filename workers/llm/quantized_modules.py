@@ -39,7 +39,7 @@ class QuantizedLinear(nn.Module):
             self._hold("weight_packed", (rows, columns // 2), torch.uint8)
             self._hold("weight_scale", (rows, groups), dtype)
             if not scheme.is_symmetric:
-                self._hold("weight_zero_point", (rows, groups), torch.int8)
+                self._hold("weight_zero_point", (rows, groups), dtype if scheme.has_float_zero_points else torch.int8)
         else:
             self._hold("weight", (rows, columns), fp8 if scheme.precision == "fp8" else torch.int8)
             self._hold("weight_scale", (1,) if scheme.granularity == "tensor" else (rows, 1), torch.float32)

@@ -81,7 +81,7 @@ def _module_source(
         return Converted(tensor, fnuz_of if kind == "F8_E4M3" and fp8 == "fnuz" else _as_it_is)
     if leaf == "weight_packed":
         return Converted(tensor, _bytes_of_words)
-    if leaf == "weight_zero_point":
+    if leaf == "weight_zero_point" and not scheme.has_float_zero_points:
         return Converted(tensor, _unpacked_rows, PER_WORD)
     return _scale(tensor, FP8_SCALE[fp8] if scheme.precision == "fp8" else 1.0)
 

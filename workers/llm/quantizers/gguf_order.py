@@ -24,4 +24,5 @@ def in_order(rows: torch.Tensor, heads: int | None) -> torch.Tensor:
 
 def rows_in_order(one: Quantized, heads: int | None) -> Quantized:
     """The same for values and their scales."""
-    return Quantized(in_order(one.values, heads), in_order(one.scale, heads))
+    zero = None if one.zero_point is None else in_order(one.zero_point, heads)
+    return Quantized(in_order(one.values, heads), in_order(one.scale, heads), zero)

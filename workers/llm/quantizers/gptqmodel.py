@@ -52,7 +52,8 @@ def main() -> None:
     is_symmetric = not any(bool(one.zero_point.any()) for one in modules.values() if one.zero_point is not None)
     if is_symmetric:
         modules = {name: one.symmetric() for name, one in modules.items()}
-    layout = request.layout([weight.shape[1] for weight in weights.values()], is_symmetric=is_symmetric)
+    columns = [weight.shape[1] for weight in weights.values()]
+    layout = request.layout(columns, zero_points=None if is_symmetric else "int")
     taken = {f"{name}.{part}" for name in modules for part in PARTS}
     dtype = getattr(request.model.config, "dtype", None) or torch.float32
     others = {name: tensor.to(dtype) for name, tensor in stored.items() if name not in taken}

@@ -14,6 +14,7 @@ from torch import nn
 
 from workers.llm.program import run
 from workers.llm.quantized_layout import LARGEST, Scheme
+from workers.llm.quantizers.packed import with_minimum
 from workers.llm.quantizers.request import Request, read_request
 from workers.llm.quantizers.weights import linear_modules, others_of
 from workers.llm.quantizers.writing import Quantized, round_to, write
@@ -22,6 +23,7 @@ from workers.llm.reference import load_weights
 CLIPS = tuple(1 - step / 40 for step in range(21))  #: fractions of the largest value that are tried: 1 to 0.5
 LEAST = 1e-8  #: a scale is above zero, also of weights that are all zero
 FP8 = LARGEST["fp8"]
+INT4_STEPS = 15  #: from the least value of a group to its largest
 
 
 def main() -> None:
@@ -34,7 +36,9 @@ def make(request: Request, maker: str, model: Any, kept: Mapping[str, Quantized]
     """Quantize a model and write the layout; modules in `kept` are quantized already, in the same scheme."""
     kept = kept or {}
     linear = linear_modules(model)
-    layout = request.layout([module.in_features for module in linear.values()])
+    has_zeros = any(one.zero_point is not None for one in kept.values())
+    columns = [module.in_features for module in linear.values()]
+    layout = request.layout(columns, zero_points="float" if has_zeros else None)
     statistics = calibrate(request, model, linear if request.inputs == "static" else {})
     modules = {}
     if layout.scheme:
@@ -52,9 +56,15 @@ def make(request: Request, maker: str, model: Any, kept: Mapping[str, Quantized]
 
 
 def quantize(weight: torch.Tensor, scheme: Scheme, clip: bool = False) -> Quantized:
-    """A weight [out, in] with symmetric scales."""
+    """A weight [out, in] with symmetric scales, or groups from their least value to their largest."""
     rows, columns = weight.shape
     groups = columns // scheme.group_size if scheme.group_size else 1
+    if scheme.has_float_zero_points:
+        parts = weight.float().reshape(rows, groups, -1)
+        least, most = parts.amin(-1), parts.amax(-1)
+        scale = ((most - least) / INT4_STEPS).clamp(min=LEAST)
+        values = ((parts - least[..., None]) / scale[..., None]).round().clamp(0, INT4_STEPS)
+        return with_minimum(values.reshape(rows, columns), scale, least)
     shape = (1, 1, rows * columns) if scheme.granularity == "tensor" else (rows, groups, columns // groups)
     parts = weight.float().reshape(shape)
     largest = parts.abs().amax(-1, keepdim=True).clamp(min=LEAST)

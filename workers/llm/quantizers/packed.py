@@ -1,4 +1,8 @@
-"""int4 weights as GPTQ, AWQ and GGUF pack them, as the layout has them."""
+"""int4 weights as GPTQ, AWQ and GGUF pack them, as the layout has them.
+
+GGUF's blocks are those of ggml-common.h. Its Q4_1 and Q4_K have a least value for each group, `scale * q + minimum`,
+which the layout has as a zero point that is not rounded, `-8 - minimum / scale`: the same to the last bits of f32.
+"""
 
 from collections.abc import Mapping
 
@@ -9,7 +13,9 @@ from workers.llm.quantizers.writing import INT4_OFFSET, Quantized
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  #: where in a word each of eight columns lies
 IN_ORDER = tuple(range(8))
-GGUF_BLOCK = 32  #: values of Q4_0 and Q4_1 that share a scale
+GGUF_BLOCK = 32  #: values of Q4_0, Q4_1 and Q4_K that share a scale
+GGUF_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q4_K": 144}  #: of a block; one of Q4_K has eight groups
+LARGEST_ZERO = 2.0**15  #: of a group beyond it all values are the same to the last bits of f16
 
 
 def from_gptq(parts: Mapping[str, torch.Tensor], has_old_zeros: bool) -> Quantized:
@@ -40,6 +46,48 @@ def from_q4_0(blocks: torch.Tensor, rows: int) -> Quantized:
     packed = blocks[:, 2:].to(torch.int8)
     values = torch.cat([packed & 15, (packed >> 4) & 15], dim=1) - INT4_OFFSET
     return Quantized(values.reshape(rows, -1), scale.reshape(rows, -1))
+
+
+def from_q4_1(blocks: torch.Tensor, rows: int) -> Quantized:
+    """GGUF's Q4_1: bytes [blocks, 20], scale and minimum in half precision, 32 values as in Q4_0, from 0 to 15."""
+    scale, minimum = _halves(blocks[:, :4])
+    packed = blocks[:, 4:]
+    values = torch.cat([packed & 15, packed >> 4], dim=1)
+    return with_minimum(values.reshape(rows, -1), scale.reshape(rows, -1), minimum.reshape(rows, -1))
+
+
+def from_q4_k(blocks: torch.Tensor, rows: int) -> Quantized:
+    """GGUF's Q4_K: bytes [blocks, 144], eight groups of 32 whose scales and minima are of six bits times a half.
+
+    Bytes 4 to 15 have the low bits of the first four scales and minima, and in their highest two bits those of the
+    last four, whose low bits follow. Of values, 32 bytes have one group in their low halves and the next in the high.
+    """
+    scale, minimum = _halves(blocks[:, :4])
+    first, second, low = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scales = torch.cat([first & 63, (low & 15) | ((first >> 2) & 48)], dim=1)
+    minima = torch.cat([second & 63, (low >> 4) | ((second >> 2) & 48)], dim=1)
+    packed = blocks[:, 16:].reshape(len(blocks), 4, 1, GGUF_BLOCK)
+    values = torch.cat([packed & 15, packed >> 4], dim=2)
+    return with_minimum(
+        values.reshape(rows, -1), (scale * scales).reshape(rows, -1), -(minimum * minima).reshape(rows, -1)
+    )
+
+
+def with_minimum(values: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> Quantized:
+    """`scale * values + minimum` of values from 0 to 15 [rows, columns] in groups [rows, groups]."""
+    is_flat = minimum.abs() > LARGEST_ZERO * scale.abs()
+    middle = minimum + scale * (15 / 2)
+    zero = torch.where(is_flat, 0, -INT4_OFFSET - minimum / torch.where(is_flat, 1, scale))
+    values = values.to(torch.int8).view(len(values), scale.shape[1], -1) - INT4_OFFSET
+    values = torch.where(is_flat[..., None], 1, values)
+    # a scale of zero is that of zeros
+    return Quantized(values.flatten(1), torch.where(is_flat, middle, scale), torch.where(scale == 0, 0, zero))
+
+
+def _halves(two: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four bytes [blocks, 4] as two half-precision numbers [blocks, 1] each, in f32."""
+    first, second = two.contiguous().view(torch.float16).float().split(1, dim=1)
+    return first, second
 
 
 def _nibbles(words: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

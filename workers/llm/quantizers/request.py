@@ -35,12 +35,19 @@ class Request:
     options: Mapping[str, Any]  #: the maker's own
     started: float = field(default_factory=time.monotonic)
 
-    def layout(self, columns: list[int], *, is_symmetric: bool = True) -> QuantizedLayout:
-        """What is to come out; `columns` are the widths of the weights."""
+    def layout(self, columns: list[int], *, zero_points: str | None = None) -> QuantizedLayout:
+        """What is to come out; `columns` are the widths of the weights, `zero_points` "int", "float" or none."""
         if self.precision is None or self.granularity is None:
             return QuantizedLayout(None, has_fp8_kv_cache=self.scales_kv)
         group = self.group(columns) if self.granularity == "group" else None
-        scheme = Scheme(self.precision, self.granularity, group, is_symmetric, self.inputs)
+        scheme = Scheme(
+            self.precision,
+            self.granularity,
+            group,
+            is_symmetric=zero_points is None,
+            inputs=self.inputs,
+            has_float_zero_points=zero_points == "float",
+        )
         return QuantizedLayout(scheme, LEFT_ALONE, self.scales_kv)
 
     def group(self, columns: list[int]) -> int:

@@ -20,7 +20,7 @@ def main() -> None:
     columns = [weight.shape[1] for weight in weights.values()]
     group = request.group(columns)
     modules = {name: quantize(weight, group) for name, weight in weights.items()}
-    layout = request.layout(columns, is_symmetric=False)
+    layout = request.layout(columns, zero_points="int")
     write(request, "torchao", layout, modules, others_of(request, model, set(modules)), weights)
 
 

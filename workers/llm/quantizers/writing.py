@@ -26,7 +26,7 @@ class Quantized:
 
     values: torch.Tensor  #: float8_e4m3fn, or int8; of int4 from -8 to 7
     scale: torch.Tensor  #: [1], [out, 1] or [out, groups]
-    zero_point: torch.Tensor | None = None  #: of int4: int8 [out, groups], from -8 to 7
+    zero_point: torch.Tensor | None = None  #: of int4: [out, groups], int8 from -8 to 7, or any in f32
     input_scale: torch.Tensor | None = None  #: [1]
 
     def symmetric(self) -> "Quantized":
@@ -41,7 +41,10 @@ class Quantized:
             found[f"{name}.weight_shape"] = torch.tensor(self.values.shape)
         else:
             found[f"{name}.weight"] = self.values.contiguous()
-        if self.zero_point is not None:
+        if scheme.has_float_zero_points:
+            zeros = torch.zeros_like(self.scale) if self.zero_point is None else self.zero_point
+            found[f"{name}.weight_zero_point"] = zeros.float().contiguous()
+        elif self.zero_point is not None:
             found[f"{name}.weight_zero_point"] = pack(self.zero_point.T).T.contiguous()
         if self.input_scale is not None:
             found[f"{name}.input_scale"] = self.input_scale.float().reshape(1)
