@@ -20,8 +20,8 @@ from tests.command_lines import command_text
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "orchestrator.cli")
-COMMAND_S = 240.0  #: no command of these tests takes longer
-DEADLINE_S = 90.0  #: for what another process is to do
+COMMAND_S = 400.0  #: no command of these tests takes longer
+DEADLINE_S = 180.0  #: for what another process is to do
 GONE_S = 60.0  #: for the end of processes whose leader was killed
 POLL_S = 0.1
 LEFT_OUT = ("HALOCTL_", "RAY_", "COLUMNS", "LINES", "PYTEST_")  #: of this process's environment
