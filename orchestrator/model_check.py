@@ -69,6 +69,7 @@ def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Comman
             "--torch-tp",
             *map(str, _tps(wanted, TORCH_ENGINES)),
             *(["--int4", *groups] if (groups := _groups(spec, wanted)) else []),
+            *(["--precision", *precisions] if (precisions := _precisions(wanted)) else []),
             *(["--attention", *attentions] if attentions else []),
             f"--cache-length={spec.workload.cache_tokens}",
             *([] if source.has_weights else ["--no-weights"]),  # an export's parameter files follow from them too
@@ -80,12 +81,21 @@ def _tps(variants: Iterable[Variant], engines: Collection[Engine]) -> list[int]:
     return sorted({variant.tp for variant in variants if variant.engine in engines})
 
 
+def _precisions(variants: Iterable[Variant]) -> list[str]:
+    """What programs of haloctl's own will be in."""
+    return sorted({one.precision.value for one in variants if _is_exported(one)})
+
+
+def _is_exported(variant: Variant) -> bool:
+    return (variant.engine, variant.exporter) == (Engine.IREE, Exporter.HALOCTL)
+
+
 def _groups(spec: JobSpec, variants: Iterable[Variant]) -> list[str]:
     """For how many devices weights will be in groups of columns, and of how many if that is given: `8:64`."""
     found = set()
     for one in variants:
         offer = MAKERS[one.quantizer].offers.get(Precision.INT4)
-        if offer and (one.precision, one.exporter) == (Precision.INT4, Exporter.HALOCTL):
+        if offer and one.precision is Precision.INT4 and _is_exported(one):
             size = offer.group_size or spec.quantize.group_size
             found.add(f"{one.tp}:{size}" if size else str(one.tp))
     return sorted(found)

@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.integration.models import make_checkpoint, make_tokenizer
-from workers.llm.check import check, digest
+from workers.llm.check import Asked, check, digest
 from workers.llm.checkpoint import content_digest, match, read_checkpoint
 from workers.llm.hollow import hollow_model, parameter_shapes, shard, tied_names
 from workers.llm.irpa import ArchiveWriter
 from workers.llm.model_source import load_model
 from workers.llm.parameters import lay_out, write_parameters
 from workers.llm.program import BadInput
+from workers.llm.quantized_layout import KEY, QuantizedLayout, Scheme, quantization_config
 
 SMALL_CHUNK = 1000  #: bytes; less than any matrix of the tiny models
 
@@ -211,7 +212,35 @@ def test_a_damaged_model_is_refused_with_file_and_tensor(
 ) -> None:
     damage(model)
     with pytest.raises(BadInput, match=message):
-        check(load_model(str(model), None, {}), [1], ["sdpa"], None, weights=True)
+        check(load_model(str(model), None, {}), Asked())
+
+
+def problems(folder: Path, *precisions: str) -> list[tuple[str, str]]:
+    """What stands in the way of programs in these precisions; the weights are not looked at."""
+    found = check(load_model(str(folder), None, {}), Asked(precisions=precisions), weights=False)["problems"]
+    return [(one["module"], one["reason"]) for one in found]
+
+
+def test_a_precision_that_a_model_does_not_come_in_is_refused(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    held = quantization_config(QuantizedLayout(Scheme("int8", "channel")))
+    (model / "config.json").write_text(json.dumps({**config, KEY: held}))
+    assert not problems(model, "int8")
+    reason = "its weights are int8, and the job asks for f16: give precision int8"
+    assert problems(model, "int8", "f16") == [("config.json", reason)]
+
+
+def test_experts_in_few_bits_are_refused(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", "mixtral")
+    assert not problems(model, "f16", "bf16")
+    reason = "weights of experts can't be held in fp8: give f16 or bf16"
+    assert problems(model, "f16", "fp8") == [("model.layers.*.mlp.experts", reason)]
+
+
+def test_a_family_that_can_t_be_exported_is_refused_with_the_module(model: Path) -> None:
+    (model / "config.json").write_text(json.dumps({"model_type": "falcon", "vocab_size": 256, "hidden_size": 568}))
+    with pytest.raises(BadInput, match=r"self_attention: the family falcon .* attention classes of its own"):
+        problems(model)
 
 
 def test_a_header_may_not_claim_more_than_the_file_has(model: Path) -> None:

@@ -7,7 +7,7 @@ import argparse
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from workers.llm.checkpoint import content_digest, read_checkpoint, weight_files
 from workers.llm.groups import group_size
 from workers.llm.hollow import DTYPES, hollow_model, parameter_shapes, shard, shard_by_torch, tied_names
 from workers.llm.model_source import TOKENIZER_FILES, Model, load_model, load_tokenizer
-from workers.llm.program import add_model_arguments, parse_overrides, run
-from workers.llm.quantized_layout import QuantizedLayout, Scheme, read_layout
-from workers.llm.quantized_model import sources
+from workers.llm.program import BadInput, add_model_arguments, parse_overrides, run
+from workers.llm.quantized_layout import BITS, QuantizedLayout, Scheme, read_layout
+from workers.llm.quantized_model import precision_problems, sources
 from workers.llm.quantized_modules import FP8, linear_widths, quantize_modules
 from workers.llm.sharding import Sharding
+from workers.llm.split_problems import family_problem
 
 #: of a config, what says nothing about the model itself
 _NOT_CONTENT = ("transformers_version", "_name_or_path", "dtype")
@@ -33,16 +34,9 @@ def main() -> None:
     """Check as the command line says."""
     arguments = parse_arguments()
     model = load_model(arguments.model, arguments.revision, parse_overrides(arguments.override), arguments.weights)
-    found = check(
-        model,
-        arguments.tp,
-        arguments.attention,
-        arguments.cache_length,
-        arguments.weights,
-        arguments.torch_tp,
-        arguments.int4,
-    )
-    print(json.dumps(found, indent=1))
+    tps, torch_tps = sorted(set(arguments.tp)), sorted(set(arguments.torch_tp))
+    asked = Asked(tps, arguments.attention, arguments.cache_length, torch_tps, arguments.int4, arguments.precision)
+    print(json.dumps(check(model, asked, arguments.weights), indent=1))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -52,6 +46,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tp", type=int, nargs="*", default=[1], help="devices the model is to be split over")
     parser.add_argument("--torch-tp", type=int, nargs="*", default=[], help="ranks, as transformers splits it")
     parser.add_argument("--int4", type=Groups.of, nargs="*", default=[], metavar="TP[:SIZE]", help=Groups.__doc__)
+    parser.add_argument(
+        "--precision", choices=(*DTYPES, *BITS), nargs="*", default=[], help="that programs are to be in"
+    )
     parser.add_argument("--attention", nargs="+", choices=KERNELS, default=[KERNELS[0]])
     parser.add_argument("--cache-length", type=int, help="tokens that a row of the cache is to hold")
     parser.add_argument("--no-weights", dest="weights", action="store_false", help="do not look at the weights")
@@ -72,18 +69,25 @@ class Groups:
         return Groups(int(tp), int(size) if size else None)
 
 
-def check(
-    model: Model,
-    tps: Iterable[int],
-    attentions: Iterable[str],
-    cache_length: int | None,
-    weights: bool,
-    torch_tps: Iterable[int] = (),
-    int4: Iterable[Groups] = (),
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Asked:
+    """What a job wants of a model."""
+
+    tps: Sequence[int] = (1,)  #: of programs
+    attentions: Sequence[str] = KERNELS[:1]
+    cache_length: int | None = None  #: tokens that a row of the cache is to hold
+    torch_tps: Sequence[int] = ()  #: ranks of torch's engines
+    int4: Sequence[Groups] = ()
+    precisions: Sequence[str] = ()  #: of programs
+
+
+def check(model: Model, asked: Asked, weights: bool = True) -> dict[str, Any]:
     """What the program prints. Raises BadInput for a model whose files are not all there and whole."""
+    family = family_problem(model.config) if asked.tps else None
+    if family:
+        raise BadInput(": ".join(family))
     mode = FakeTensorMode()
-    for attention in attentions:
+    for attention in asked.attentions if asked.tps else ("eager",):
         hollow = hollow_model(model.config, DTYPES["f32"], attention, mode)
     parameters = sum(parameter.numel() for parameter in hollow.parameters())
     layout = read_layout(model.config.to_dict(), model.folder)
@@ -95,10 +99,15 @@ def check(
         load_tokenizer(model)
         if weights:
             sources(hollow, read_checkpoint(model.folder), shapes, tied, layout, "fn", model.folder)
-    shardings = [shard(hollow, tp) for tp in sorted(set(tps))]
-    splits = [*shardings, *(shard_by_torch(hollow, tp) for tp in sorted(set(torch_tps)))]
+    shardings = [shard(hollow, tp) for tp in asked.tps]
+    splits = [*shardings, *(shard_by_torch(hollow, tp) for tp in asked.torch_tps)]
     if layout is None:
-        splits += shard_in_groups(model.config, attention, int4)
+        splits += shard_in_groups(model.config, attention, asked.int4)
+    problems = [
+        *(_problem(*each) for precision in asked.precisions for each in precision_problems(hollow, layout, precision)),
+        *(_problem(one.module, one.reason, one.tp) for split in splits for one in split.problems),
+        *(_problem(*each) for each in _position_problems(model, asked.cache_length)),
+    ]
     return {
         "model_type": model.config.model_type,
         "parameters": parameters,
@@ -106,7 +115,7 @@ def check(
         "max_positions": getattr(model.config, "max_position_embeddings", None),
         "vocab_size": model.config.vocab_size,
         "is_quantized": layout is not None,
-        "problems": _each_once(problem for split in splits for problem in _problems(split, model, cache_length)),
+        "problems": [dict(one) for one in dict.fromkeys(problems)],  # a split is looked at twice before it is quantized
         "warnings": [warning for sharding in shardings for warning in sharding.warnings],
     }
 
@@ -125,18 +134,16 @@ def shard_in_groups(config: Any, attention: str, int4: Iterable[Groups]) -> Iter
         yield from (shard(hollow, tp) for tp in sorted(tps))
 
 
-def _each_once(problems: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A model that is yet to be quantized is split twice."""
-    return [dict(one) for one in dict.fromkeys(tuple(problem.items()) for problem in problems)]
+def _problem(module: str, reason: str, tp: int | None = None) -> tuple[tuple[str, Any], ...]:
+    at = {} if tp is None else {"tp": tp}
+    return tuple({**at, "module": module, "reason": reason}.items())
 
 
-def _problems(sharding: Sharding, model: Model, cache_length: int | None) -> list[dict[str, Any]]:
-    found = [(problem.module, problem.reason) for problem in sharding.problems]
+def _position_problems(model: Model, cache_length: int | None) -> Iterator[tuple[str, str]]:
     limit = getattr(model.config, "max_position_embeddings", None)
     if cache_length is not None and limit is not None and cache_length > limit:
         reason = f"prompt and new tokens need {cache_length} positions, the model has {limit} (max_position_embeddings)"
-        found.append(("model.rotary_emb", reason))
-    return [{"tp": sharding.tp, "module": module, "reason": reason} for module, reason in found]
+        yield "model.rotary_emb", reason
 
 
 def digest(model: Model, weights: bool = True) -> str:

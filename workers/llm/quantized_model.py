@@ -1,6 +1,7 @@
 """What of a model is exported in few bits: as its folder says, or for a shape as haloctl would quantize it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,15 +67,27 @@ def quantize(hollow: nn.Module, model: Model, wanted: Wanted) -> QuantizedLayout
     layout = _layout(hollow, model, wanted)
     if layout:
         if layout.scheme:
-            _check_experts(hollow)
+            _expect_no_experts(hollow)
         quantize_modules(hollow, layout, FP8[wanted.fp8], wanted.dtype)
     return layout
 
 
-def _check_experts(hollow: nn.Module) -> None:
+def _expect_no_experts(hollow: nn.Module) -> None:
+    for module, reason in precision_problems(hollow, None, next(iter(BITS))):
+        raise BadInput(f"{module}: {reason}")
+
+
+def precision_problems(hollow: nn.Module, held: QuantizedLayout | None, precision: str) -> Iterator[tuple[str, str]]:
+    """Modules that can't be exported in a precision, with the reason; `held` is what the model comes quantized in."""
+    wanted = precision if precision in BITS else None
+    has = held.scheme.precision if held and held.scheme else None
+    if held and has != wanted:
+        known = f"its weights are {has}" if has else "its weights are not in few bits, only its KV cache is"
+        yield "config.json", f"{known}, and the job asks for {precision}: give precision {has or 'f16'}"
     stacked = next((name for name, parameter in hollow.named_parameters() if parameter.dim() > 2), None)
-    if stacked:
-        raise BadInput(f"{stacked} is of several experts, whose weights are not quantized: give f16 or bf16")
+    if stacked and wanted:
+        module = re.sub(r"\.\d+\.", ".*.", stacked.rpartition(".")[0])
+        yield module, f"weights of experts can't be held in {precision}: give f16 or bf16"
 
 
 def _layout(hollow: nn.Module, model: Model, wanted: Wanted) -> QuantizedLayout | None:

@@ -12,6 +12,7 @@ from workers.llm.split_styles import (
     PACKED,
     SINGLE_MODULE_BLOCKS,
     STYLES,
+    UNSUITED,
     Join,
     Problem,
     Rule,
@@ -22,11 +23,20 @@ from workers.llm.split_styles import (
 )
 
 
+def family_problem(config: Any) -> tuple[str, str] | None:
+    """The module by which a model of a family can't be exported, and the reason."""
+    family = config.model_type
+    if family in FAMILIES:
+        return None
+    module, reason = UNSUITED.get(family, ("model", ""))
+    text = f"the family {family} is not supported{': ' if reason else ''}{reason}"
+    return module, f"{text}; these are: {', '.join(FAMILIES)}"
+
+
 def model_problems(config: Any, plan: Mapping[str, str], tp: int) -> Iterator[Problem]:
     """What is wrong with the model as a whole."""
-    if config.model_type not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        yield Problem(tp, "model", f"the family {config.model_type} is not supported; these are: {known}")
+    if family := family_problem(config):
+        yield Problem(tp, *family)
     if not any("layers" in pattern for pattern in plan) and tp > 1:
         yield Problem(
             tp, "model", f"transformers ships no tensor-parallel plan for {config.model_type}: only tp 1 works"

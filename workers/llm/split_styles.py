@@ -19,6 +19,15 @@ FAMILIES = (
     "qwen3",
 )
 
+#: why others can't be exported that somebody may well ask for: the module, and the reason
+UNSUITED = {
+    "falcon": (
+        "transformer.h.*.self_attention",
+        "it has attention classes of its own, not transformers' attention interface, through which programs get their "
+        "kernels, and transformers ships no tensor-parallel plan for it",
+    )
+}
+
 #: modules of attention, and the config key that counts the heads along their split dimension
 HEADS = {
     "q_proj": "num_attention_heads",
