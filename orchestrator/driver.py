@@ -1,5 +1,6 @@
 """Leading while nobody else does: a daemon until it is told to stop, a command until its job has ended."""
 
+import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,12 +20,14 @@ from orchestrator.resolving import UvResolver
 from orchestrator.reuse import Reuse
 from orchestrator.rows import when
 from orchestrator.schedules import Schedules
+from workers.device_users import is_alive
 from workers.environment import probe_toolchain
 
 TRY_AGAIN_S = 0.1  #: how long after one try to lead the next one comes: nothing tells that a leader is gone
 WATCH_S = 1.0
 BREATH_S = 0.05
 REFUSE_AFTER_S = 1.0  #: somebody who asks whether anybody leads may be in the way for a moment
+DROPPED_AFTER_S = 10.0  #: what a busy server may take to drop the lock of a leader that was killed
 
 
 class Driver:
@@ -187,11 +190,20 @@ def _step_until_told(driver: Driver, context: Context, interrupts: Interrupts, s
 
 
 def _expect_nobody_leads(context: Context, driver: Driver) -> None:
-    until = time.monotonic() + REFUSE_AFTER_S
+    began = time.monotonic()
     while not driver.leadership.try_lead():
-        if time.monotonic() > until:
+        waited_s = time.monotonic() - began
+        if waited_s > REFUSE_AFTER_S and (waited_s > DROPPED_AFTER_S or not _was_killed_here(context)):
             raise AlreadyLed(leader_in_words(context))
         driver.bell.wait(TRY_AGAIN_S)
+
+
+def _was_killed_here(context: Context) -> bool:
+    """Whether who led last was a process of this machine that is dead, and never said that it stopped."""
+    leader = reports.leader(context.database)
+    if leader is None or leader.ended_at is not None or leader.host != socket.gethostname():
+        return False
+    return not is_alive(leader.pid)
 
 
 def leader_in_words(context: Context) -> str:

@@ -1,12 +1,16 @@
 """`lead_forever`, as the daemon does it: who is refused, who stands by, and what becomes of what runs."""
 
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 from db import reports
 from db.engine import open_database
-from db.store import Store
+from db.store import LeaderKind, Store
 from jobs.errors import AlreadyLed
 from jobs.state import FailureKind, TaskState
+from orchestrator.driver import REFUSE_AFTER_S, TRY_AGAIN_S
 from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.attempts import until
@@ -26,6 +30,23 @@ def test_a_second_head_is_refused_and_told_who_leads(database_url: str, store: S
     leader = reports.leader(store.database)
     assert leader is not None
     assert leader.ended_at is not None
+
+
+def test_a_head_waits_for_the_lock_of_one_that_was_just_killed_here(
+    database_url: str, store: Store, tmp_path: Path
+) -> None:
+    with subprocess.Popen(["/bin/true"]) as killed:
+        killed.wait()
+    store.begin_term(LeaderKind.HEAD, socket.gethostname(), killed.pid)
+    with store.database.leadership() as not_dropped_yet:
+        assert not_dropped_yet.try_lead()
+        with leading(database_url, tmp_path, lambda: InMemoryExecutor(NODE)) as daemon:
+            refused_at = time.monotonic() + REFUSE_AFTER_S
+            until(lambda: time.monotonic() > refused_at + TRY_AGAIN_S, "a living one would refuse it by now")
+            assert not daemon.has_ended()
+            not_dropped_yet.close()
+            until(lambda: daemon.has_said("leads"), "it leads")
+    assert daemon.error is None
 
 
 def test_a_head_that_stands_by_takes_over_what_the_first_leaves_running(
