@@ -35,6 +35,8 @@ def compare(
 
     Runs are paired by device, workload and metric. A run counts once, however many repetitions it has. Intervals are
     such that of a table's verdicts at most 1 in 100 comes from noise.
+
+    With --run B may be A itself: that tells how this device scatters, which gates and comparisons know from then on.
     """
     from datetime import UTC, datetime
 

@@ -92,8 +92,8 @@ def compare(
 
 
 def shared(both: Sequence[Sequence[Run]]) -> list[tuple[Run, Run]]:
-    """The newest run of each side, for every metric and workload that both were measured in."""
-    old, new = _apart(*both)
+    """The newest run of each side, for every metric and workload that both were measured in; they may be the same."""
+    old, new = both if is_itself(*both) else _apart(*both)
     key = _key(old, new)
     grouped = [_grouped(runs, key) for runs in (old, new)]
     return [
@@ -101,6 +101,11 @@ def shared(both: Sequence[Sequence[Run]]) -> list[tuple[Run, Run]]:
         for name, found in grouped[0].items()
         if name in grouped[1]
     ]
+
+
+def is_itself(old: Sequence[Run], new: Sequence[Run]) -> bool:
+    """Whether two sides are the same runs."""
+    return {run.attempt for run in old} == {run.attempt for run in new}
 
 
 def _time(run: Run) -> datetime:
@@ -155,8 +160,8 @@ def _direction(cell: Compared, difference: float) -> Verdict:
 def _apart(old: Sequence[Run], new: Sequence[Run]) -> tuple[list[Run], list[Run]]:
     """A run that both sides name is one of the side that names fewer."""
     attempts = [{run.attempt for run in side} for side in (old, new)]
-    if attempts[0] and attempts[0] == attempts[1]:
-        raise BadSetting("A, B", "both name the same runs: there is nothing to compare")
+    if old and is_itself(old, new):
+        raise BadSetting("A, B", "both name the same runs: there is nothing to compare, but with --run")
     shared = attempts[0] & attempts[1]
     keeps_old = len(attempts[0]) <= len(attempts[1])
     left = [[run for run in side if run.attempt not in shared] for side in (old, new)]

@@ -1,4 +1,8 @@
-"""`compare --run`: two programs measured in turns on one device, each run a fresh process, until it is decided."""
+"""`compare --run`: two programs measured in turns on one device, each run a fresh process, until it is decided.
+
+One program against itself (A/A) tells how the device scatters: its runs are of one program, and what gates and later
+comparisons learn of noise, they learn from such.
+"""
 
 import re
 import time
@@ -83,33 +87,59 @@ class Race:
         """By the pairs so far: all looks together err no more often than one comparison may."""
         return comparing.compare_turns(self.pairs, self.noises, self.margin_percent, ALPHA / len(self.looks))
 
+    def noise_in_words(self) -> list[str]:
+        """How the runs of one program that raced against itself scatter."""
+        told = []
+        for turns in self.pairs.values():
+            first, found = turns[0][0], learned(run for pair in turns for run in pair).found
+            if noise := found.get(first.bench):
+                where = f" ({sides.told(first.workload)})" if first.workload else ""
+                told.append(f"{first.metric}{where} scatters by {noise.sigma:.1%} in {2 * len(turns)} runs of the same")
+        return told
+
 
 def race(
     context: Context, texts: tuple[str, str], chosen: Sequence[Chosen], margin_percent: float, budget: Budget
 ) -> list[Compared]:
     """Rounds until every metric is decided or the budget is used up; the last verdicts."""
     both = [sides.read(context.database, text, one) for text, one in zip(texts, chosen, strict=True)]
+    with waiting.follower(context, cancels_when_interrupted=True) as wait:
+        return run_race(context, both, chosen, margin_percent, budget, wait)
+
+
+def run_race(
+    context: Context,
+    both: Sequence[sides.Side],
+    chosen: Sequence[Chosen],
+    margin_percent: float,
+    budget: Budget,
+    wait: waiting.Wait,
+) -> list[Compared]:
+    """The same with sides that were read, and with what follows a job to its end."""
     newest = _newest(both)
     plans = _plans(context, newest)
     names = [f"compare {run.variant} ({side.text})" for run, side in zip(newest, both, strict=True)]
     deadline = None if budget.wall_s is None else time.monotonic() + budget.wall_s
-    with waiting.follower(context, cancels_when_interrupted=True) as wait:
 
-        def measure(side: int) -> list[Run]:
-            return _measure(context, plans[side], names[side], chosen[side], wait)
+    def measure(side: int) -> list[Run]:
+        return _measure(context, plans[side], names[side], chosen[side], wait)
 
-        noises = learned(sides.history(context.database, both, disturbed=chosen[0].disturbed))
-        race = Race(measure, noises, margin_percent, budget.rounds)
-        output.note(f"{names[1]} against {names[0]}, in turns on {newest[1].place}")
-        while True:
-            found = race.round()
-            is_over = race.rounds >= race.rounds_most or (deadline is not None and time.monotonic() > deadline)
-            found = race.verdicts() if found is None and is_over else found
-            if found is None:
-                continue
-            output.note(f"after {race.rounds} rounds: {'; '.join(map(_in_words, found)) or 'nothing was measured'}")
-            if is_over or (found and all(cell.verdict is not Verdict.INCONCLUSIVE for cell in found)):
-                return found
+    noises = learned(sides.history(context.database, both, disturbed=chosen[0].disturbed))
+    race = Race(measure, noises, margin_percent, budget.rounds)
+    other = "itself" if newest[0].attempt == newest[1].attempt else names[0]
+    output.note(f"{names[1]} against {other}, in turns on {newest[1].place}")
+    while True:
+        found = race.round()
+        is_over = race.rounds >= race.rounds_most or (deadline is not None and time.monotonic() > deadline)
+        found = race.verdicts() if found is None and is_over else found
+        if found is None:
+            continue
+        output.note(f"after {race.rounds} rounds: {'; '.join(map(_in_words, found)) or 'nothing was measured'}")
+        if is_over or (found and all(cell.verdict is not Verdict.INCONCLUSIVE for cell in found)):
+            break
+    for text in race.noise_in_words() if other == "itself" else ():
+        output.note(text)
+    return found
 
 
 def _newest(both: Sequence[sides.Side]) -> list[Run]:

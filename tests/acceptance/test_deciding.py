@@ -2,11 +2,13 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.conftest import Filled
+from tests.acceptance.haloctl import Haloctl
 
 TP1, TP2 = "tiny-llama-FP16-TP1", "tiny-llama-FP16-TP2"
 
@@ -42,6 +44,19 @@ def test_what_cannot_be_compared_is_told_in_words(filled: Filled, words: tuple[s
     done = filled.haloctl.run("compare", *words)
     assert (done.code, done.out) == (code, "")
     assert said in done.err
+
+
+def test_a_program_is_measured_against_itself(copied: Haloctl) -> None:
+    """Two fresh runs of the same, in turns: the budget ends it after the first round."""
+    words = ("--metric", "ttft_ms", "--target", "cpu", "--run", "--budget", "1s")
+    done = copied.run("compare", TP1, TP1, *words, "--json")
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)
+    assert (row["old_variant"], row["new_variant"], row["old_runs"], row["new_runs"]) == (TP1, TP1, 1, 1)
+    assert row["places"] == ["local"]
+    assert "against itself, in turns on local" in done.err
+    assert "ttft_ms (batch 1, prompt 32) scatters by " in done.err
+    assert len(copied.json("results", "--metric", "ttft_ms", "--variant", TP1)) == 3
 
 
 def test_a_trend_has_a_series_for_each_variant(filled: Filled, tmp_path: Path) -> None:

@@ -1,30 +1,37 @@
 """Gates in the head: what is slower than its past fails, what may be is measured again, and numbers say why."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from db import reports
 from db.reports import TaskRow
 from db.runs import Chosen, runs
 from db.store import Store
 from db.targets import QuotedTarget, keep
 from jobs.spec import JobSpec
-from jobs.state import FailureKind, TaskState
+from jobs.state import FailureKind, JobState, TaskState
 from jobs.task import Measurement
+from orchestrator.deciding import racing, sides
+from orchestrator.deciding.comparing import Compared, Verdict
 from orchestrator.head import Head
 from tests.in_memory import InMemoryExecutor
 from tests.integration.heads import artifacts as artifacts
+from tests.integration.heads import context_of, only, outcomes, settle, task
 from tests.integration.heads import executor as executor
 from tests.integration.heads import head as head
-from tests.integration.heads import only, outcomes, settle, task
 from tests.integration.heads import reuse as reuse
 from tests.stored_jobs import result_of, submit
+from workers.environment import probe_toolchain
 
 QUIET = (100.0, 101.0, 100.4, 99.6, 100.2, 99.9, 100.6, 99.4)  #: medians of runs of the same
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  #: what one database shows
 GATE = {"metrics": ["ttft_ms"]}
+VARIANT = "tiny-llama-FP16-TP1-torch"
 
 
 class World:
@@ -32,6 +39,7 @@ class World:
 
     def __init__(self, head: Head, store: Store, executor: InMemoryExecutor) -> None:
         self.head, self.store, self.executor = head, store, executor
+        self.versions: Mapping[str, str] = {}  #: that results tell of
 
     def job(self, *medians: float, disturbed: str = "", **keys: Any) -> TaskRow:
         """A benchmark that measures one median after the other, as long as it is run; it must want all of them."""
@@ -48,7 +56,8 @@ class World:
         context = {"batch": 1, "prompt_tokens": 64, **({"disturbed": disturbed} if disturbed else {})}
         samples = (median * 0.99, median, median * 1.3)
         measured = [Measurement("ttft_ms", samples, context)]
-        self.executor.deliver(result_of(only(self.executor), None, measured, ()))
+        result = result_of(only(self.executor), None, measured, ())
+        self.executor.deliver(replace(result, versions=self.versions or result.versions))
 
     def past(self, medians: Sequence[float] = QUIET, **keys: Any) -> None:
         for median in medians:
@@ -145,6 +154,43 @@ def test_a_quoted_target_can_be_the_measure(world: World) -> None:
     assert slow.state is TaskState.FAILED
     assert slow.failure is not None
     assert "than the target 80 ms (a page): +25" in slow.failure.message
+
+
+def raced(world: World, folder: Path, task_id: str, medians: Sequence[float]) -> list[Compared]:
+    """`compare TASK TASK --run`, whose runs come to these medians; all of them are wanted."""
+    context = context_of(world.store.database, folder)
+    chosen, left = Chosen(("ttft_ms",), result=task_id), list(medians)
+    side = sides.read(world.store.database, task_id, chosen)
+
+    def wait(job: str, deadline: float | None = None) -> JobState:
+        settle(world.head)
+        world.deliver(left.pop(0), "")
+        settle(world.head)
+        return reports.job(world.store.database, job).state
+
+    budget = racing.Budget(runs=len(medians))
+    found = racing.run_race(context, (side, side), (chosen, chosen), 2.0, budget, wait)
+    assert not left
+    return found
+
+
+@ON_SQLITE
+def test_a_program_that_races_against_itself_tells_gates_how_its_device_scatters(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is 6% slower fails where runs scatter by 1%; where they were seen to scatter by 7% it is one of them."""
+    world.versions = probe_toolchain(tmp_path / "data" / "cache").versions
+    world.past()
+    slower, gate = (106.0, 106.5), {**GATE, "runs": 2}
+    before = world.job(*slower, gate=gate)
+    assert before.state is TaskState.FAILED
+    (cell,) = raced(world, tmp_path, before.id, [93.0, 107.0, 93.0, 107.0, 94.0, 109.0, 91.0, 108.0])
+    assert (cell.old_variant, cell.new_variant, cell.old_runs, cell.new_runs) == (VARIANT, VARIANT, 4, 4)
+    assert cell.verdict is Verdict.INCONCLUSIVE
+    said = capsys.readouterr().err
+    assert "against itself, in turns on " in said
+    assert "ttft_ms (batch 1, prompt 64) scatters by 8.1% in 8 runs of the same" in said
+    assert world.job(*slower, gate=gate).state is TaskState.SUCCEEDED
 
 
 @ON_SQLITE
