@@ -26,6 +26,7 @@ class Shown:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Sequence[str] = ()  #: columns of numbers
+    notes: Sequence[str] = ()  #: what its words stand for, told below it
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Form:
     csv: bool = False
     markdown: bool = False
     parquet: Path | None = None
+    svg: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise BadSetting for more than one."""
@@ -46,7 +48,7 @@ class Form:
     @property
     def is_for_people(self) -> bool:
         """Whether no program reads it."""
-        return not (self.json or self.csv or self.parquet)
+        return not (self.json or self.csv or self.parquet or self.svg)
 
     def give(self, found: Sequence[Row], columns: Sequence[str], shown: Shown, nothing: str) -> None:
         """Answer with rows, all of which have `columns`; people are told `nothing` where there are none."""
@@ -59,7 +61,9 @@ class Form:
         elif not found:
             output.note(nothing)
         elif self.markdown:
-            output.raw(markdown_table(shown))
+            output.raw(markdown_table(shown) + markdown_list(shown.notes))
+        elif shown.notes:
+            output.matrix(shown.columns, shown.rows, shown.notes)
         else:
             output.table(shown.columns, shown.rows, right=shown.right)
 

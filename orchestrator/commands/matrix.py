@@ -4,7 +4,9 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.commands.form_options import CSV, JSON, MARKDOWN
+from orchestrator.commands.form_options import CSV, JSON, MARKDOWN, PARQUET
+
+NOTHING = "nothing in the matrix yet: `haloctl submit demo --wait` fills a first one"
 
 
 def matrix(
@@ -16,6 +18,7 @@ def matrix(
     json: bool = JSON,
     csv: bool = CSV,
     markdown: bool = MARKDOWN,
+    parquet: Path = PARQUET,
     svg: Path = typer.Option(None, "--svg", help="Write a picture to this file instead.", dir_okay=False),
 ) -> None:
     """Print the matrix: variants against stages.
@@ -25,22 +28,18 @@ def matrix(
     from db.matrix import matrix as read
     from orchestrator import matrix_view, output
     from orchestrator.context import opened
-    from orchestrator.forms import Form, Shown, markdown_list, markdown_table
+    from orchestrator.forms import Form, Shown
 
-    Form(json, csv, markdown)
+    form = Form(json, csv, markdown, parquet, svg)
     with opened() as context:
         rows = read(context.database, job=job, model=model, variant=variant, target=target, toolchain=toolchain)
-    if json:
+    if form.json:
         output.as_json(matrix_view.as_json(rows))
         return
     view = matrix_view.view(rows)
-    if svg is not None:
-        output.matrix_picture(svg, " ".join(filter(None, ("haloctl matrix", job))), view.columns, view.rows, view.notes)
-    elif csv:
-        output.as_csv((dict(zip(view.columns, row, strict=True)) for row in view.rows), view.columns)
-    elif markdown:
-        output.raw(markdown_table(Shown(view.columns, view.rows)) + markdown_list(view.notes))
-    elif not rows:
-        output.note("nothing in the matrix yet: `haloctl submit demo --wait` fills a first one")
-    else:
-        output.matrix(view.columns, view.rows, view.notes)
+    if form.svg:
+        title = " ".join(filter(None, ("haloctl matrix", job)))
+        output.matrix_picture(form.svg, title, view.columns, view.rows, view.notes)
+        return
+    found = [dict(zip(view.columns, row, strict=True)) for row in view.rows]
+    form.give(found, view.columns, Shown(view.columns, view.rows, notes=view.notes), NOTHING)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from tests.acceptance.conftest import Filled
 from tests.acceptance.jobs import EVERYTHING, PROMPT_TOKENS
@@ -140,6 +141,17 @@ def test_the_matrix_can_be_filtered_and_read_as_csv(filled: Filled) -> None:
     rows = list(csv.DictReader(io.StringIO(filled.haloctl.answer("matrix", "--variant", "*-TP2", "--csv"))))
     assert [(row["variant"], row["target"]) for row in rows] == [(TP2, "cpu"), (TP2, "mi300x")]
     assert rows[0]["invocation"] == "PASS"
+
+
+def test_the_matrix_comes_in_the_same_forms_as_results(filled: Filled, tmp_path: Path) -> None:
+    file = tmp_path / "matrix.parquet"
+    done = filled.haloctl.run("matrix", "--parquet", str(file))
+    assert (done.code, done.out, done.err) == (0, "", f"4 rows written to {file}\n")
+    rows = list(csv.DictReader(io.StringIO(filled.haloctl.answer("matrix", "--csv"))))
+    assert parquet.read_table(file).to_pylist() == rows
+    done = filled.haloctl.run("matrix", "--parquet", str(file), "--svg", str(tmp_path / "matrix.svg"))
+    assert (done.code, "--parquet --svg: an answer has one form" in done.err) == (2, True)
+    assert "| variant " in filled.haloctl.answer("matrix", "--markdown")
 
 
 def test_one_export_serves_both_targets(matrix: dict[tuple[str, str], dict[str, Row]], tasks: dict[str, Row]) -> None:
