@@ -2,13 +2,15 @@
 
 Of all places where a part could be split the one with the largest t is taken, if it is larger than chance makes the
 largest of that many (Bonferroni); then both parts are looked at. Ruptures and Otava find the same, and take 0.7 s and
-a cloud's client libraries to import: tests hold this against ruptures.
+a cloud's client libraries to import: tests hold this against ruptures. A series is done before numpy would be imported.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
+from statistics import fmean
+
+from orchestrator.deciding import student
 
 ALPHA = 0.001  #: how often a series in which nothing changes is split
 LEAST = 3  #: runs on either side: fewer are outliers
@@ -24,42 +26,38 @@ class Split:
 
 def splits(values: Sequence[float], alpha: float = ALPHA) -> list[Split]:
     """In their order."""
-    import numpy
-
-    found = sorted(_found(numpy.asarray(values, dtype=float), 0, alpha), key=lambda split: split.index)
+    found = sorted(_found(values, 0, alpha), key=lambda split: split.index)
     bounds = [0, *(split.index for split in found), len(values)]
     parts = [values[begin:end] for begin, end in pairwise(bounds)]
     return [
         split
         for split, before, after in zip(found, parts, parts[1:], strict=False)
-        if _best(numpy.asarray([*before, *after], dtype=float), [len(before)]).p <= alpha
+        if _best([*before, *after], [len(before)]).p <= alpha
     ]
 
 
-def _found(values: Any, start: int, alpha: float) -> Iterator[Split]:
-    """Among an array that begins at `start` of the whole."""
+def _found(values: Sequence[float], start: int, alpha: float) -> Iterator[Split]:
+    """Among values that begin at `start` of the whole."""
     places = range(LEAST, len(values) - LEAST + 1)
     if not places:
         return
-    best = _best(values, list(places))
+    best = _best(values, places)
     if best.p <= alpha:
         yield Split(start + best.index, best.p)
         yield from _found(values[: best.index], start, alpha)
         yield from _found(values[best.index :], start + best.index, alpha)
 
 
-def _best(values: Any, places: Sequence[int]) -> Split:
+def _best(values: Sequence[float], places: Sequence[int]) -> Split:
     """The place with the largest t, and its p-value among so many."""
-    import numpy
-    from scipy.special import stdtr
-
-    count, at = len(values), numpy.asarray(places)
-    centred = values - values.mean()
-    sums = numpy.cumsum(centred)[at - 1]
-    between = sums**2 * count / (at * (count - at))  # the sum of squares that the split explains
-    best = int(between.argmax())
-    within = max(float((centred**2).sum() - between[best]), 0.0)
-    if within <= 1e-12 * float((values**2).sum()) or count < 3:
-        return Split(int(at[best]), 0.0 if between[best] > within else 1.0)
-    t = (float(between[best]) * (count - 2) / within) ** 0.5
-    return Split(int(at[best]), min(1.0, 2 * len(at) * float(stdtr(count - 2, -t))))
+    count, mean = len(values), fmean(values)
+    centred = [value - mean for value in values]
+    sums = list(accumulate(centred))
+    between = [sums[at - 1] ** 2 * count / (at * (count - at)) for at in places]  # squares that a split explains
+    most = max(between)
+    at = places[between.index(most)]
+    within = max(sum(value * value for value in centred) - most, 0.0)
+    if within <= 1e-12 * sum(value * value for value in values) or count < 3:
+        return Split(at, 0.0 if most > within else 1.0)
+    t = (most * (count - 2) / within) ** 0.5
+    return Split(at, min(1.0, 2 * len(places) * student.tail(t, count - 2)))
