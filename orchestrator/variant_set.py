@@ -48,7 +48,7 @@ for function in $functions; do
     # shellcheck disable=SC2086 # words are to be split
     "iree-$program-module" --module={module} $devices \\
         {parameters} \\
-        --function="$function" $words "$@"
+        $words "$@"
 done
 """
 
@@ -57,6 +57,7 @@ done
 class Call:
     """A function of a program, with inputs of the right shapes."""
 
+    name: str  #: the function's, but where one function serves prompts of any length
     function: str
     inputs: tuple[str, ...]  #: as --input takes them
 
@@ -69,12 +70,18 @@ def laid_out(found: VariantFiles) -> list[Artifact]:
 def calls(config: Config, folder: Path = Path()) -> list[Call]:
     """Every entry point: a prefill of a whole bucket, a decode step at the first position after the longest prompt."""
     return [
-        Call(entry["name"], tuple(_input(argument, entry, config, folder) for argument in entry["arguments"]))
+        Call(
+            entry.get("label", entry["name"]),
+            entry["name"],
+            tuple(_input(argument, entry, config, folder) for argument in entry["arguments"]),
+        )
         for entry in config["entry_points"]
     ]
 
 
 def _input(argument: Mapping[str, Any], entry: Mapping[str, Any], config: Config, folder: Path) -> str:
+    if "input" in argument:  # as export wrote it
+        return str(argument["input"])
     if "file" in argument:  # a block table
         return f"@{folder / argument['file']}"
     value = TOKEN if argument["name"] == "tokens" else entry.get("prompt_tokens", max(config["prompt_tokens"]))
@@ -111,7 +118,7 @@ def script(found: VariantFiles, config: Config, tools: str) -> str:
         benchmark=BENCHMARK,
         run=RUN,
         tools=shlex.quote(tools),
-        functions=" ".join(call.function for call in calls(config)),
+        functions=" ".join(call.name for call in calls(config)),
         devices=" ".join(devices),
         inputs="\n".join(_case(call) for call in calls(config)),
         module=MODULE,
@@ -120,7 +127,8 @@ def script(found: VariantFiles, config: Config, tools: str) -> str:
 
 
 def _case(call: Call) -> str:
-    return f"    {call.function}) echo {shlex.quote(' '.join(f'--input={value}' for value in call.inputs))} ;;"
+    words = (f"--function={call.function}", *(f"--input={value}" for value in call.inputs))
+    return f"    {call.name}) echo {shlex.quote(' '.join(words))} ;;"
 
 
 def readme(found: VariantFiles, config: Config, versions: Mapping[str, str]) -> str:
@@ -154,9 +162,14 @@ def _how_to_run(config: Config, target: str) -> list[str]:
         "",
         *(f"    {shlex.join(argv)}" for argv in here),
         "",
-        f"{CONFIG} tells shapes, types, parameter files and the order of arguments. The KV cache lives inside the",
-        "module: decode steps follow a prefill of the same batch.",
+        f"{CONFIG} tells shapes, types, parameter files and the order of arguments. {_where_the_cache_is(config)}",
     ]
+
+
+def _where_the_cache_is(config: Config) -> str:
+    if "pages" in config:
+        return "Keys and values are in pages that\nthe caller hands in: here each function is handed zeros."
+    return "The KV cache lives inside the\nmodule: decode steps follow a prefill of the same batch."
 
 
 def _title(found: VariantFiles) -> str:

@@ -7,6 +7,7 @@ from jobs.stages.export import EXPORT
 from jobs.stages.invoke import INVOKE
 from jobs.stages.numerics import NUMERICS
 from jobs.stages.quantize import QUANTIZE
+from jobs.stages.shark_benchmark import SHARK_BENCHMARK
 from jobs.stages.shark_export import SHARK_EXPORT
 from jobs.stages.torch_benchmark import TORCH_BENCHMARK
 from jobs.stages.torch_numerics import TORCH_NUMERICS
@@ -31,10 +32,10 @@ ENGINES: dict[Engine, dict[str, Stage]] = {
 }
 
 
-#: How programs are made, called and timed, by what exports them; sharktank's are neither invoked nor timed.
+#: How programs are made, called and timed, by what exports them.
 EXPORTERS: dict[Exporter, dict[str, Stage]] = {
     Exporter.HALOCTL: ENGINES[Engine.IREE],
-    Exporter.SHARKTANK: {"quantize": QUANTIZE, "export": SHARK_EXPORT, "compile": COMPILE, "numerics": NUMERICS},
+    Exporter.SHARKTANK: {**ENGINES[Engine.IREE], "export": SHARK_EXPORT, "benchmark": SHARK_BENCHMARK},
 }
 
 

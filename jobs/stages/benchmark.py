@@ -2,13 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobs.benchmarks import Generation, Order, file_name, in_order, measurements_of
-from jobs.stages.base import INPUTS, OUTPUTS, Cell, Settings, Stage, memory_for, on_devices, program, wants_quiet
+from jobs.stages.base import (
+    INPUTS,
+    OUTPUTS,
+    Cell,
+    Settings,
+    Stage,
+    devices_of,
+    memory_for,
+    on_devices,
+    parallelism,
+    program,
+    wants_quiet,
+)
 from jobs.stages.invoke import PROGRAM_FLAGS
 from jobs.targets import device_flags
 from jobs.task import Command, Measurement, Outcome, Resources
@@ -57,7 +69,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     workload = cell.spec.workload
     return {
         "target": cell.variant.target,
-        "tp": cell.variant.tp,
+        **parallelism(cell.variant),
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
         "new_tokens": workload.new_tokens,
@@ -96,21 +108,34 @@ def runs(settings: Settings) -> list[tuple[Timed | Whole, int]]:
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     """Each a fresh process; warm-up repetitions come first and are told apart when they are read."""
+    return commands_calling(settings, _call)
+
+
+def commands_calling(settings: Settings, call: Callable[[Settings, Timed], Iterable[str]]) -> list[Command]:
+    """The commands of a program whose parameters and inputs the flags of `call` give."""
     return [
-        _timing(settings, entry, process) if isinstance(entry, Timed) else _generating(settings, entry, process)
+        _timing(settings, entry, process, call) if isinstance(entry, Timed) else _generating(settings, entry, process)
         for entry, process in runs(settings)
     ]
 
 
-def _timing(settings: Settings, entry: Timed, process: int) -> Command:
+def _call(settings: Settings, entry: Timed) -> list[str]:
+    return [
+        *(f"--parameters=model={INPUTS}/export/model.rank{rank}.irpa" for rank in range(settings["tp"])),
+        f"--function={entry.function}",
+        *(f"--input={text}" for text in entry.inputs),
+    ]
+
+
+def _timing(
+    settings: Settings, entry: Timed, process: int, call: Callable[[Settings, Timed], Iterable[str]]
+) -> Command:
     return Command(
         (
             "iree-benchmark-module",
             f"--module={INPUTS}/compile/model.vmfb",
-            *device_flags(settings["target"], settings["tp"]),
-            *(f"--parameters=model={INPUTS}/export/model.rank{rank}.irpa" for rank in range(settings["tp"])),
-            f"--function={entry.function}",
-            *(f"--input={text}" for text in entry.inputs),
+            *device_flags(settings["target"], devices_of(settings)),
+            *call(settings, entry),
             f"--benchmark_repetitions={settings['warmup'] + settings['repetitions']}",
             f"--benchmark_min_time={SAMPLE_TIME_S}s",
             "--print_statistics=true",
@@ -124,7 +149,7 @@ def _generating(settings: Settings, entry: Whole, process: int) -> Command:
     return program(
         "generate",
         *PROGRAM_FLAGS,
-        *device_flags(settings["target"], settings["tp"]),
+        *device_flags(settings["target"], devices_of(settings)),
         f"--batch={entry.batch}",
         f"--prompt-tokens={entry.prompt_tokens}",
         f"--new-tokens={settings['new_tokens']}",

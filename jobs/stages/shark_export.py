@@ -1,11 +1,12 @@
 """Export on the SHARK route: sharktank makes the program, under the toolchain that has it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from jobs.stages import export, quantize
-from jobs.stages.base import INPUTS, Cell, Settings, model_flags, model_settings, program, workload_flags
-from jobs.task import Command
+from jobs.stages.base import INPUTS, Cell, Settings, model_flags, model_settings, program, report, workload_flags
+from jobs.task import Command, Outcome
 from jobs.toolchains import Toolchain
 from jobs.variants import Exporter
 
@@ -20,6 +21,7 @@ def settings(cell: Cell) -> dict[str, Any]:
         "exporter": Exporter.SHARKTANK.value,
         "model": model_settings(cell.model),
         "precision": cell.variant.precision.value,
+        **({"pp": cell.variant.pp} if cell.variant.pp > 1 else {}),
         "attention": cell.variant.attention.value,
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
@@ -35,6 +37,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             "shark_export",
             *model_flags(settings),
             f"--precision={settings['precision']}",
+            *([f"--pp={settings['pp']}"] if "pp" in settings else []),
             f"--attention={settings['attention']}",
             *([f"--dataset={DATASET}"] if "is_quantized" in settings else []),
             *workload_flags(settings),
@@ -43,11 +46,23 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     ]
 
 
+def parse(settings: Settings, folder: Path) -> Outcome:
+    """As of haloctl's own export, with what sharktank leaves out of the model."""
+    found = export.parse(settings, folder)
+    return replace(found, warnings=tuple(report(folder, "export.json")["warnings"]))
+
+
 def own_toolchain(settings: Settings) -> str:
     """Where sharktank is."""
     return TOOLCHAIN
 
 
 SHARK_EXPORT = replace(
-    export.EXPORT, settings=settings, commands=commands, needs_weights=True, own_toolchain=own_toolchain
+    export.EXPORT,
+    settings=settings,
+    commands=commands,
+    parse=parse,
+    artifacts={**export.EXPORT.artifacts, ".flags": "flags"},
+    needs_weights=True,
+    own_toolchain=own_toolchain,
 )

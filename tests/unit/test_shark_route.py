@@ -1,4 +1,4 @@
-"""The SHARK route in plans: what a pipeline of devices is called, takes and is refused for."""
+"""The SHARK route, but for sharktank itself: pipelines of devices in plans, what its programs are called with, rope."""
 
 import re
 from pathlib import Path
@@ -6,17 +6,25 @@ from typing import Any
 
 import pytest
 
+from db.variant_files import VariantFiles
 from jobs.errors import JobFileError
 from jobs.plan import Plan, each_problem, plan
 from jobs.spec import JobSpec
 from jobs.stages import stage_of
 from jobs.stages.base import Model
 from jobs.toolchains import Toolchain
+from orchestrator import variant_set
 from orchestrator.imports.names import variant_called
 from orchestrator.job_file import load
+from workers.llm import shark_model
+from workers.llm.model_source import load_model
+from workers.llm.shark_program import entry_points, flags, most_tokens, pages_of, timed
 
 TINY = Model("tiny-llama", "tiny-llama", "digest", 1)
 TOOLCHAIN = Toolchain("default", {})
+#: As sharktank 3.8 tells it of the shipped model in a pipeline of two.
+SERVICE = {"paged_kv_cache": {"kv_cache_dtype": "float32", "paged_kv_block_size_elements_per_device": [8192, 8192]}}
+LLAMA_31 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 PIPELINE = {"exporter": "sharktank", "pp": [1, 2]}
 
 
@@ -72,3 +80,87 @@ def test_each_device_is_for_what_runs_on_one() -> None:
         {"name": "x", "model": "tiny-llama", "variants": PIPELINE, "benchmark": {"on": "each_device"}}
     )
     assert "tp 1 with pp 2 takes 2 of them" in (each_problem(spec) or "")
+
+
+def test_a_benchmark_takes_its_inputs_from_what_export_wrote() -> None:
+    made = planned(PIPELINE)
+    argv = argv_of(made, "benchmark", 2)
+    assert argv.count("--device=local-task") == 2
+    assert {"--parameters=model=inputs/export/model.irpa", "--flagfile=inputs/export/prefill_bs1_t64.flags"} < set(argv)
+
+
+def test_times_of_a_pipeline_on_gpus_say_what_is_in_them(tmp_path: Path) -> None:
+    variants = {**PIPELINE, "target": ["cpu", "mi300x"]}
+    told = {}
+    for task in planned(variants, benchmark={"generations": 0}).tasks:
+        if task.stage == "benchmark":
+            stage, settings = stage_of("benchmark", task.settings), {**task.settings, "batch": []}
+            found = stage.parse(settings, tmp_path)
+            told[task.variants[0].target, task.variants[0].pp] = bool(found.warnings)
+    assert told == {("cpu", 1): False, ("cpu", 2): False, ("mi300x", 1): False, ("mi300x", 2): True}
+
+
+def test_rows_have_pages_of_their_own_on_every_device() -> None:
+    pages = pages_of(SERVICE, batch=2, cache_length=96)
+    assert flags(timed("decode", 2, 64, pages)).splitlines() == [
+        "--function=decode_bs2",
+        "--input=2x1xi64=5",
+        "--input=2xi64=65",
+        "--input=2xi64=64",
+        "--input=2x5xi64=1,2,3,4,5,7,8,9,10,11",
+        "--input=13x8192xf32=0",
+        "--input=13x8192xf32=0",
+    ]
+    assert flags(timed("prefill", 1, 40, pages)).splitlines()[1:4] == [
+        "--input=1x48xi64=5",  # whole pages
+        "--input=1xi64=40",
+        "--input=1x3xi64=1,2,3",
+    ]
+    assert "--input=1x2xi64=1,2" in flags(timed("prefill", 1, 5, pages))  # never fewer than two
+    assert most_tokens(1024) == 1008
+
+
+def test_a_variants_folder_calls_one_function_with_prompts_of_each_length() -> None:
+    pages = pages_of(SERVICE, batch=1, cache_length=160)
+    config = {
+        "devices": 2,
+        "prompt_tokens": [64, 128],
+        "parameter_scope": "model",
+        "parameter_files": ["model.irpa"],
+        "entry_points": list(entry_points([1], [128, 64], pages)),
+        "pages": pages,
+    }
+    names = [call.name for call in variant_set.calls(config)]
+    assert names == ["prefill_bs1_t64", "prefill_bs1_t128", "decode_bs1"]
+    functions = [
+        next(word for word in argv if "--function" in word) for argv in variant_set.commands(config, "cpu", Path())
+    ]
+    assert functions == ["--function=prefill_bs1", "--function=prefill_bs1", "--function=decode_bs1"]
+    script = variant_set.script(VariantFiles("v", "cpu", "j", "e", "c", "", {}, ()), config, "/bin")
+    assert "prefill_bs1_t64) echo '--function=prefill_bs1 --input=1x64xi64=5 " in script
+    assert "for device in ${DEVICES:-local-task local-task}" in script
+
+
+@pytest.mark.parametrize(
+    ("scaling", "architecture", "says"),
+    [
+        ({}, "llama", None),
+        ({**LLAMA_31, "original_max_position_embeddings": 8192}, "llama3", None),
+        ({**LLAMA_31, "original_max_position_embeddings": 8192, "factor": 32.0}, "llama", "llama3: factor 32.0"),
+        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}, "llama", "linear: factor 2.0"),
+    ],
+)
+def test_sharktank_is_given_the_models_rotary_embedding_or_it_is_said_what_differs(
+    scaling: dict[str, Any], architecture: str, says: str | None
+) -> None:
+    model = load_model("tiny-llama", None, {"rope_parameters": scaling} if scaling else {})
+    imported = {"general.architecture": "llama", "llama.block_count": 4, "llama.rope.freq_base": 1.0, "schema": "x"}
+    assert shark_model.with_rope(imported, model) == {
+        "general.architecture": architecture,
+        f"{architecture}.block_count": 4,
+        f"{architecture}.rope.freq_base": scaling.get("rope_theta", 10000.0),
+        "schema": "x",
+    }
+    warnings = shark_model.rope_warnings(model)
+    assert len(warnings) == bool(says)
+    assert (says or "") in "".join(warnings)

@@ -18,6 +18,7 @@ import torch
 from workers.llm.invoke import add_program_arguments
 from workers.llm.program import add_generation_arguments, run
 from workers.llm.session import Session
+from workers.llm.shark_session import load_session
 
 TOKEN = 5  #: every token of the prompt: time does not depend on which
 
@@ -26,7 +27,7 @@ def main() -> None:
     """Time one workload."""
     args = _arguments()
     started = time.perf_counter()
-    session = Session(args.program, args.module, args.device)
+    session = load_session(args.program, args.module, args.device)
     load_s = time.perf_counter() - started
     found = [generate(session, args.batch, args.prompt_tokens, args.new_tokens) for _ in range(args.repetitions)]
     print(f"batch {args.batch}, {args.prompt_tokens} prompt tokens: {total_ms(found[-1]):.2f} ms", flush=True)

@@ -17,6 +17,7 @@ import torch
 
 from workers.llm.program import run
 from workers.llm.session import Session
+from workers.llm.shark_session import load_session
 
 REPORT = Path("outputs/invoke.json")
 
@@ -25,7 +26,7 @@ def main() -> None:
     """Call every entry point once."""
     args = _arguments()
     started = time.monotonic()
-    session = Session(args.program, args.module, args.device)
+    session = load_session(args.program, args.module, args.device)
     load_s = time.monotonic() - started
     print(f"loaded in {load_s:.2f} s", flush=True)
     calls = [invoke(session, entry) for entry in in_order(session.program["entry_points"])]
@@ -64,12 +65,13 @@ def invoke(session: Session, entry: dict[str, Any]) -> dict[str, Any]:
     """What one call of an entry point gave."""
     arguments = arguments_for(entry, session.program["vocab_size"])
     started = time.monotonic()
-    logits = session.call(entry["name"], *arguments)
+    logits = (session.prefill if entry["kind"] == "prefill" else session.decode)(*arguments)
     seconds = time.monotonic() - started
     finite = bool(logits.isfinite().all())
     largest = logits.abs().max().item() if finite else None
-    print(f"{entry['name']}: {seconds:.3f} s, {'finite' if finite else 'NOT FINITE'}", flush=True)
-    return {"entry_point": entry["name"], "seconds": seconds, "finite": finite, "max_abs_logit": largest}
+    name = entry.get("label", entry["name"])
+    print(f"{name}: {seconds:.3f} s, {'finite' if finite else 'NOT FINITE'}", flush=True)
+    return {"entry_point": name, "seconds": seconds, "finite": finite, "max_abs_logit": largest}
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from workers.llm.comparison import add_comparison_arguments, expect, measure, wr
 from workers.llm.invoke import add_program_arguments
 from workers.llm.model_source import Model, load_model
 from workers.llm.program import BadInput, add_model_arguments, parse_overrides, run
-from workers.llm.session import Session, read_program
-from workers.llm.shark_session import SharkSession
+from workers.llm.session import read_program
+from workers.llm.shark_session import load_session
 
 REPORT = Path("outputs/numerics.json")
 
@@ -29,8 +29,7 @@ def main() -> None:
     check_vocabulary(model, program)
     # The reference is gone before the program's parameters are loaded: memory holds one model at a time.
     expected = expect(model, program, args)
-    kind = SharkSession if program.get("exporter") == "sharktank" else Session
-    write(measure(kind(args.program, args.module, args.device), expected, args), REPORT)
+    write(measure(load_session(args.program, args.module, args.device), expected, args), REPORT)
 
 
 def _arguments() -> argparse.Namespace:

@@ -3,8 +3,9 @@ r"""`python -m workers.llm.shark_export`: the SHARK route: sharktank makes the p
     python -m workers.llm.shark_export --model tiny-llama --precision f16 --batch 1 --prompt-tokens 64 \
         --cache-length 96
 
-What is imported has the model's own rope base (`workers.llm.shark_model`). Its program keeps keys and values in pages
-that its caller hands in; config.json says how many of which size `workers.llm.shark_session` needs. Runs under a
+What is imported has the model's own rotary embedding, as far as sharktank has it (`workers.llm.shark_model`). Its
+program keeps keys and values in pages that its caller hands in: config.json says how many of which size
+`workers.llm.shark_session` needs, and a .flags file for each workload gives them to IREE's programs. Runs under a
 toolchain with sharktank.
 """
 
@@ -15,7 +16,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,15 +24,15 @@ from typing import Any
 import torch
 
 from workers.llm import shark_model
-from workers.llm.model_source import load_model
-from workers.llm.program import Failed, add_model_arguments, naming, parse_overrides, positive, run
+from workers.llm.model_source import Model, load_model
+from workers.llm.program import BadInput, Failed, add_model_arguments, naming, parse_overrides, positive, run
+from workers.llm.shark_program import STRIDE, Pages, entry_points, flags, most_tokens, pages_of, timed
 
 OUTPUTS = Path("outputs")
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 LOW = {"fp8": "float32", "int8": "float32"}  #: Brevitas exports the rest in f32
 KERNELS = {"sdpa": "torch", "eager": "decomposed"}
-STRIDE = 16  #: tokens of a page
-FEWEST_BLOCKS = 2  #: that a row may have: a dimension of 1 is taken for a constant by torch.export
+KINDS = ("prefill", "decode")
 MLIR, PARAMETERS = "model.mlir", "model.irpa"
 
 
@@ -40,20 +41,26 @@ def main() -> None:
     started = time.monotonic()
     args = arguments()
     model = load_model(args.model, args.revision, parse_overrides(args.override))
+    check_sizes(args, model)
     OUTPUTS.mkdir(exist_ok=True)
     irpa = OUTPUTS / PARAMETERS
     with TemporaryDirectory(dir=".") as scratch:
         if args.dataset:
             shark_model.repair(args.dataset, irpa, model)
         else:
-            import_model(shark_model.write_model(model, Path(scratch, "model")), args.precision, irpa)
+            import_model(model, Path(scratch, "model"), args.precision, irpa)
         imported = time.monotonic()
         said = Path(scratch, "sharktank.json")
         call_sharktank(args, irpa, said)
         service = json.loads(said.read_text())
-    config = program_config(args, model, service)
-    write_json(OUTPUTS / "config.json", config)
+    pages = pages_of(service, max(args.batch), args.cache_length)
+    write_json(OUTPUTS / "config.json", program_config(args, model, pages))
+    for entry in (timed(kind, *sizes, pages) for kind in KINDS for sizes in product(args.batch, args.prompt_tokens)):
+        with naming(path := OUTPUTS / f"{entry['label']}.flags"):
+            path.write_text(flags(entry))
     warnings = shark_model.rope_warnings(model)
+    for warning in warnings:
+        print(f"warning: {warning}", flush=True)
     report: dict[str, Any] = {
         "trace_s": round(time.monotonic() - imported, 3),
         "parameters_s": round(imported - started, 3),
@@ -72,6 +79,7 @@ def arguments() -> argparse.Namespace:
     add_model_arguments(parser)
     parser.add_argument("--precision", choices=(*DTYPES, *LOW), required=True)
     parser.add_argument("--dataset", type=Path, help="what Brevitas has exported for shark-ai, instead of the weights")
+    parser.add_argument("--pp", type=positive, default=1, help="devices of a pipeline, each with layers of its own")
     parser.add_argument("--attention", choices=KERNELS, default="sdpa")
     parser.add_argument("--batch", type=positive, nargs="+", required=True)
     parser.add_argument("--prompt-tokens", type=positive, nargs="+", required=True)
@@ -79,12 +87,28 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def import_model(files: list[Path], precision: str, irpa: Path) -> None:
-    """Import a folder in Hugging Face layout as sharktank.tools.import_hf_dataset does, in a precision."""
-    from sharktank.utils.hf import import_hf_dataset
+def check_sizes(args: argparse.Namespace, model: Model) -> None:
+    """Raise BadInput where a stage would have no layer, or a row more tokens than sharktank's programs hold."""
+    layers, most = model.config.num_hidden_layers, most_tokens(model.config.max_position_embeddings)
+    if args.pp > layers:
+        raise BadInput(f"a pipeline of {args.pp} stages needs as many layers, and the model has {layers}")
+    if args.cache_length > most:
+        raise BadInput(
+            f"--cache-length {args.cache_length}: sharktank's programs of this model hold {most} tokens a row"
+        )
 
-    dtype = getattr(torch, DTYPES[precision])
-    import_hf_dataset(files[0].parent / "config.json", files, output_irpa_file=irpa, target_dtype=dtype)
+
+def import_model(model: Model, folder: Path, precision: str, irpa: Path) -> None:
+    """Import a model as sharktank.tools.import_hf_dataset does, in a precision, with its own rotary embedding."""
+    from sharktank.utils.hf import import_hf_dataset, llama3_hf_config_to_sharktank
+
+    import_hf_dataset(
+        folder / "config.json",
+        shark_model.write_model(model, folder),
+        output_irpa_file=irpa,
+        target_dtype=getattr(torch, DTYPES[precision]),
+        metadata_transform=lambda config: shark_model.with_rope(llama3_hf_config_to_sharktank(config), model),
+    )
 
 
 def call_sharktank(args: argparse.Namespace, irpa: Path, config: Path) -> None:
@@ -94,6 +118,7 @@ def call_sharktank(args: argparse.Namespace, irpa: Path, config: Path) -> None:
     argv = [sys.executable, "-m", "sharktank.examples.export_paged_llm_v1", f"--irpa-file={irpa}"]
     argv += [f"--output-mlir={OUTPUTS / MLIR}", f"--output-config={config}"]
     argv += [f"--bs-prefill={batches}", f"--bs-decode={batches}", f"--block-seq-stride={STRIDE}"]
+    argv += [f"--pipeline-parallelism-size={args.pp}"]
     argv += [f"--{part}-dtype={dtype}" for part in ("activation", "attention", "kv-cache")]
     argv += [f"--attention-kernel={KERNELS[args.attention]}", "--use-hf", "--prefill-final-logits"]
     done = subprocess.run(argv, check=False)
@@ -101,11 +126,8 @@ def call_sharktank(args: argparse.Namespace, irpa: Path, config: Path) -> None:
         raise Failed(f"sharktank's export ended with {done.returncode}", 1)
 
 
-def program_config(args: argparse.Namespace, model: Any, service: dict[str, Any]) -> dict[str, Any]:
+def program_config(args: argparse.Namespace, model: Model, pages: Pages) -> dict[str, Any]:
     """As haloctl's own export says it, with the pages."""
-    cache = service["paged_kv_cache"]
-    (elements,) = cache["paged_kv_block_size_elements_per_device"]
-    blocks = max(FEWEST_BLOCKS, -(-args.cache_length // STRIDE))
     packages = ("torch", "transformers", "sharktank", "iree-base-compiler", "iree-turbine")
     return {
         "format": 1,
@@ -116,39 +138,23 @@ def program_config(args: argparse.Namespace, model: Any, service: dict[str, Any]
             "source": model.source.text,
             "overrides": model.overrides,
             "rope_theta": shark_model.rope_theta(model),
+            "architecture": shark_model.architecture(model),
         },
         "precision": args.precision,
         "attention": args.attention,
         "tp": 1,
-        "devices": 1,
+        "pp": args.pp,
+        "devices": args.pp,
         "batch_sizes": sorted(args.batch),
         "prompt_tokens": sorted(args.prompt_tokens),
         "cache_length": args.cache_length,
         "vocab_size": model.config.vocab_size,
         "parameter_scope": "model",
         "parameter_files": [PARAMETERS],
-        "entry_points": list(entry_points(args.batch, args.prompt_tokens)),
-        "pages": {
-            "tokens": STRIDE,
-            "elements": elements,
-            "dtype": cache["kv_cache_dtype"],
-            "blocks_of_row": blocks,
-            "count": max(args.batch) * blocks + 1,
-        },
+        "entry_points": list(entry_points(args.batch, args.prompt_tokens, pages)),
+        "pages": pages,
         "versions": {package: importlib.metadata.version(package) for package in packages},
     }
-
-
-def entry_points(batches: Iterable[int], prompts: Iterable[int]) -> Iterable[dict[str, Any]]:
-    """sharktank's: one prefill serves prompts of any length."""
-    for batch in sorted(batches):
-        for tokens in sorted(prompts):
-            yield _entry("prefill", batch, prompt_tokens=tokens)
-        yield _entry("decode", batch)
-
-
-def _entry(kind: str, batch: int, **more: int) -> dict[str, Any]:
-    return {"name": f"{kind}_bs{batch}", "kind": kind, "batch": batch, "arguments": [], **more}
 
 
 def write_json(path: Path, value: Any) -> None:

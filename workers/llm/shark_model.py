@@ -2,13 +2,24 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from workers.llm.model_source import ROPE_PARAMETERS, ROPE_THETA, TOKENIZER_FILES, Model
 from workers.llm.program import BadInput
 
-FREQ_BASE = "rope.freq_base"
+FREQ_BASE, ARCHITECTURE = "rope.freq_base", "general.architecture"
+#: The one rope scaling that sharktank 3.8 has for llamas: that of the architecture which it calls llama3 (llama 3.1's),
+#: in transformers' words. Its own importers call all llamas llama, and scale none of them.
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8,
+    "low_freq_factor": 1,
+    "high_freq_factor": 4,
+    "original_max_position_embeddings": 8192,
+}
+ROPE_SCALING = "rope_scaling"  #: where transformers 4 keeps what 5 keeps in rope_parameters
 KEPT = ("safetensors", "safetensors.index.json")
 
 #: Of a tensor, sharktank's (GGUF's) words for Hugging Face's.
@@ -48,16 +59,41 @@ def rope_theta(model: Model) -> float:
     return float(parameters.get(ROPE_THETA, getattr(model.config, ROPE_THETA, 10000.0)))
 
 
+def rope_scaling(model: Model) -> dict[str, Any]:
+    """How the model's rotary frequencies differ from those of its base; empty where they don't."""
+    parameters = getattr(model.config, ROPE_PARAMETERS, None) or getattr(model.config, ROPE_SCALING, None) or {}
+    found = {key: value for key, value in parameters.items() if key not in (ROPE_THETA, "type")}
+    kind = found.get("rope_type", parameters.get("type", "default"))
+    return {} if kind == "default" else {**found, "rope_type": kind}
+
+
 def rope_warnings(model: Model) -> list[str]:
-    """What of the model's rotary embedding sharktank leaves out."""
-    parameters = getattr(model.config, ROPE_PARAMETERS, None) or getattr(model.config, "rope_scaling", None) or {}
-    kind = parameters.get("rope_type", "default")
-    return [] if kind == "default" else [f"sharktank leaves out the model's rope scaling ({kind})"]
+    """What of the model's rotary embedding sharktank leaves out, and what follows from that."""
+    scaling = rope_scaling(model)
+    if not scaling or architecture(model) == LLAMA3["rope_type"]:
+        return []
+    told = ", ".join(f"{key} {value}" for key, value in scaling.items() if key != "rope_type")
+    known = ", ".join(f"{key} {value}" for key, value in LLAMA3.items() if key != "rope_type")
+    return [
+        f"sharktank leaves out the model's rope scaling ({scaling['rope_type']}: {told}): its program turns queries "
+        "and keys by unscaled frequencies, so its logits differ from the model's, the more the later the position; of "
+        f"llamas sharktank 3.8 scales those of llama 3.1 alone (llama3: {known})"
+    ]
 
 
-def has_biases(model: Model) -> bool:
-    """Whether the model's linear modules have biases."""
-    return bool(getattr(model.config, "attention_bias", False) and getattr(model.config, "mlp_bias", False))
+def architecture(model: Model) -> str:
+    """What sharktank is to take the model for: it scales the frequencies of llama3 alone, by values of its own."""
+    return "llama3" if rope_scaling(model) == LLAMA3 else "llama"
+
+
+def with_rope(properties: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """A dataset's properties with the model's own rope base and scaling, whatever they said."""
+    old, new = properties.get(ARCHITECTURE, "llama"), architecture(model)
+    named = {
+        f"{new}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
+        for key, value in properties.items()
+    }
+    return {**named, ARCHITECTURE: new, f"{new}.{FREQ_BASE}": rope_theta(model)}
 
 
 def write_model(model: Model, folder: Path) -> list[Path]:
@@ -70,6 +106,7 @@ def write_model(model: Model, folder: Path) -> list[Path]:
     folder.mkdir(parents=True)
     config = {**model.config.to_dict(), ROPE_THETA: rope_theta(model), "architectures": ["LlamaForCausalLM"]}
     config.pop(ROPE_PARAMETERS, None)
+    config[ROPE_SCALING] = rope_scaling(model) or None
     config.pop("dtype", None)
     config["torch_dtype"] = dtype_of(model)
     (folder / "config.json").write_text(json.dumps(config, default=str))
@@ -80,15 +117,9 @@ def write_model(model: Model, folder: Path) -> list[Path]:
 
 
 def repair(source: Path, target: Path, model: Model) -> None:
-    """Copy a dataset with the model's own rope base in it, whatever it said."""
+    """Copy a dataset with the model's own rotary embedding in it, whatever it said."""
     from sharktank.types import Dataset
 
     dataset: Any = Dataset.load(source)
-    properties = dict(dataset.properties)
-    name = properties.get("general.architecture", "llama")
-    if "hparams" in properties:
-        properties["hparams"] = {**properties["hparams"], f"{name}.{FREQ_BASE}": rope_theta(model)}
-    else:
-        properties[f"{name}.{FREQ_BASE}"] = rope_theta(model)
-    dataset.properties = properties
+    dataset.properties = with_rope(dataset.properties, model)
     dataset.save(target, io_report_callback=None)

@@ -1,0 +1,100 @@
+"""What a program of sharktank's is called with: its tokens, and the pages of keys and values that its caller keeps."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+STRIDE = 16  #: tokens of a page
+FEWEST_BLOCKS = 2  #: that a row may have: a dimension of 1 is taken for a constant by torch.export
+TOKEN = 5  #: every token of a prompt that is only timed
+TYPES = {"int64": "i64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}  #: torch's names, and IREE's
+
+Pages = Mapping[str, Any]
+
+
+def blocks_for(tokens: int) -> int:
+    """How many pages a row of so many tokens needs."""
+    return max(FEWEST_BLOCKS, -(-tokens // STRIDE))
+
+
+def most_tokens(positions: int) -> int:
+    """How many a row may have in a program of a model with so many positions: sharktank leaves out the last page."""
+    return (-(-positions // STRIDE) - 1) * STRIDE
+
+
+def pages_of(service: Mapping[str, Any], batch: int, cache_length: int) -> dict[str, Any]:
+    """From what sharktank says of its cache: a buffer of pages on each device, of as many as the largest batch fills.
+
+    Page 0 is nobody's.
+    """
+    cache, blocks = service["paged_kv_cache"], blocks_for(cache_length)
+    return {
+        "tokens": STRIDE,
+        "elements": list(cache["paged_kv_block_size_elements_per_device"]),
+        "dtype": cache["kv_cache_dtype"],
+        "blocks_of_row": blocks,
+        "count": batch * blocks + 1,
+    }
+
+
+def page_table(pages: Pages, batch: int, blocks: int) -> list[list[int]]:
+    """The first pages of each row, which are its own for good."""
+    return [[1 + row * pages["blocks_of_row"] + block for block in range(blocks)] for row in range(batch)]
+
+
+def entry_points(batches: Iterable[int], prompts: Sequence[int], pages: Pages) -> Iterator[dict[str, Any]]:
+    """One prefill serves prompts of any length; a decode step is at the first position after the longest."""
+    for batch in sorted(batches):
+        for tokens in sorted(prompts):
+            yield {**timed("prefill", batch, tokens, pages), "prompt_tokens": tokens}
+        yield {**timed("decode", batch, max(prompts), pages), "label": f"decode_bs{batch}"}
+
+
+def timed(kind: str, batch: int, prompt: int, pages: Pages) -> dict[str, Any]:
+    """An entry point with inputs of one workload; `label` tells those of one function apart."""
+    own = _prefill(batch, prompt, pages) if kind == "prefill" else _decode(batch, prompt, pages)
+    caches = [
+        _argument(f"cache{device}", (pages["count"], elements), pages["dtype"], 0, device)
+        for device, elements in enumerate(pages["elements"])
+    ]
+    return {
+        "name": f"{kind}_bs{batch}",
+        "label": f"{kind}_bs{batch}_t{prompt}",
+        "kind": kind,
+        "batch": batch,
+        "arguments": [*own, *caches],
+    }
+
+
+def _prefill(batch: int, prompt: int, pages: Pages) -> list[dict[str, Any]]:
+    blocks = blocks_for(prompt)
+    return [
+        _argument("tokens", (batch, blocks * STRIDE), "int64", TOKEN),
+        _argument("lengths", (batch,), "int64", prompt),
+        _table(batch, blocks, pages),
+    ]
+
+
+def _decode(batch: int, prompt: int, pages: Pages) -> list[dict[str, Any]]:
+    return [
+        _argument("tokens", (batch, 1), "int64", TOKEN),
+        _argument("lengths", (batch,), "int64", prompt + 1),
+        _argument("positions", (batch,), "int64", prompt),
+        _table(batch, blocks_for(prompt + 1), pages),
+    ]
+
+
+def _table(batch: int, blocks: int, pages: Pages) -> dict[str, Any]:
+    found = page_table(pages, batch, blocks)
+    return _argument("pages", (batch, blocks), "int64", ",".join(str(page) for row in found for page in row))
+
+
+def _argument(name: str, shape: Sequence[int], dtype: str, value: object, device: int = 0) -> dict[str, Any]:
+    """`input` is as IREE's programs take it."""
+    text = f"{'x'.join(map(str, shape))}x{TYPES.get(dtype, dtype)}={value}"
+    return {"name": name, "shape": list(shape), "dtype": dtype, "device": device, "input": text}
+
+
+def flags(entry: Mapping[str, Any]) -> str:
+    """A file for `--flagfile` of IREE's programs: one flag a line."""
+    inputs = [f"--input={argument['input']}" for argument in entry["arguments"]]
+    return "\n".join([f"--function={entry['name']}", *inputs, ""])
