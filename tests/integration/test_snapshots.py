@@ -83,8 +83,8 @@ def test_whatever_anybody_writes_shows_in_the_next_snapshot(database: Database, 
 
 
 def step(store: Store, random: Random) -> None:
-    """One thing that may happen, to whatever it may happen to."""
-    snapshot = store.snapshot()
+    """One thing that may happen, to whatever it may happen to: the same each time, though jobs' names differ."""
+    snapshot = in_order(store.snapshot())
     tasks = {state: [task.id for task in snapshot.tasks if task.state is state] for state in TaskState}
     running = [attempt.id for attempt in snapshot.running]
     alive = [task.id for task in snapshot.tasks if task.state in OPEN | {TaskState.RUNNING}]
@@ -108,6 +108,15 @@ def step(store: Store, random: Random) -> None:
         choices += [lambda: store.retry(retryable[0])] * 3
     with suppress(Conflict):  # it is being cancelled already
         random.choice(choices)()
+
+
+def in_order(snapshot: Snapshot) -> Snapshot:
+    """The same with what was submitted first first."""
+    tasks = sorted(snapshot.tasks, key=lambda task: (task.submitted_at, task.id))
+    ranks = {task.id: rank for rank, task in enumerate(tasks)}
+    return replace(
+        snapshot, tasks=tuple(tasks), running=tuple(sorted(snapshot.running, key=lambda one: ranks[one.task]))
+    )
 
 
 def _before(snapshot: Snapshot, task: str) -> OpenTask:
