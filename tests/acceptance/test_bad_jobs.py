@@ -144,10 +144,6 @@ def test_a_damaged_model_is_refused_at_submit(haloctl: Haloctl) -> None:
                 "group_size 32 (and 1 more)",
             ),
         ),
-        (
-            {"variants": {"precision": "int4"}, "quantize": {"group_size": 48}},
-            ("groups of 48 do not divide weights of 128 columns: leave group_size out",),
-        ),
         ({"overrides": {"num_hidden_layerz": 1}}, ("num_hidden_layerz", "did you mean num_hidden_layers?")),
     ],
 )

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.integration.models import make_checkpoint, make_tokenizer
-from workers.llm.check import Asked, check, digest
+from workers.llm.check import Asked, Groups, check, digest
 from workers.llm.checkpoint import content_digest, match, read_checkpoint
 from workers.llm.hollow import hollow_model, parameter_shapes, shard, tied_names
 from workers.llm.irpa import ArchiveWriter
@@ -228,6 +228,13 @@ def test_a_precision_that_a_model_does_not_come_in_is_refused(model: Path) -> No
     assert not problems(model, "int8")
     reason = "its weights are int8, and the job asks for f16: give precision int8"
     assert problems(model, "int8", "f16") == [("config.json", reason)]
+
+
+def test_groups_that_do_not_divide_a_model_are_refused_before_it_is_quantized(model: Path) -> None:
+    found = load_model(str(model), None, {})
+    assert not check(found, Asked(int4=[Groups.of("2:32"), Groups.of("4:16")]), weights=False)["problems"]
+    with pytest.raises(BadInput, match="groups of 48 do not divide weights of 64 columns: leave group_size out"):
+        check(found, Asked(int4=[Groups.of("1:48")]), weights=False)
 
 
 def test_experts_in_few_bits_are_refused(tmp_path: Path) -> None:
