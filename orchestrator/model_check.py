@@ -70,6 +70,7 @@ def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Comman
             *map(str, _tps(wanted, TORCH_ENGINES)),
             *(["--int4", *groups] if (groups := _groups(spec, wanted)) else []),
             *(["--precision", *precisions] if (precisions := _precisions(wanted)) else []),
+            *(["--sharktank", *map(str, pps)] if (pps := _pipelines(wanted)) else []),
             *(["--attention", *attentions] if attentions else []),
             f"--cache-length={spec.workload.cache_tokens}",
             *([] if source.has_weights else ["--no-weights"]),  # an export's parameter files follow from them too
@@ -79,6 +80,11 @@ def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Comman
 
 def _tps(variants: Iterable[Variant], engines: Collection[Engine]) -> list[int]:
     return sorted({variant.tp for variant in variants if variant.engine in engines})
+
+
+def _pipelines(variants: Iterable[Variant]) -> list[int]:
+    """Over how many devices sharktank is to lay the model's layers."""
+    return sorted({one.pp for one in variants if one.exporter is Exporter.SHARKTANK})
 
 
 def _precisions(variants: Iterable[Variant]) -> list[str]:

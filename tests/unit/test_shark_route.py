@@ -142,6 +142,24 @@ def test_a_variants_folder_calls_one_function_with_prompts_of_each_length() -> N
 
 
 @pytest.mark.parametrize(
+    ("overrides", "pp", "tokens", "says"),
+    [
+        ({}, 4, 1008, None),
+        ({}, 5, 96, "a pipeline of 5 stages needs as many layers, and there are 4"),
+        ({}, 1, 1009, "prompt and new tokens are 1009, and sharktank's programs hold 1008 a row"),
+        ({"attention_bias": True}, 1, 96, "no biases"),
+        ({"tie_word_embeddings": True}, 1, 96, "no output that is tied to the embeddings"),
+    ],
+)
+def test_what_sharktank_does_not_import_is_said_beforehand(
+    overrides: dict[str, Any], pp: int, tokens: int, says: str | None
+) -> None:
+    found = [reason for _, reason in shark_model.problems(load_model("tiny-llama", None, overrides), pp, tokens)]
+    assert len(found) == bool(says)
+    assert (says or "") in "".join(found)
+
+
+@pytest.mark.parametrize(
     ("scaling", "architecture", "says"),
     [
         ({}, "llama", None),

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from workers.llm import shark_model
 from workers.llm.attention import KERNELS
 from workers.llm.checkpoint import content_digest, read_checkpoint, weight_files
 from workers.llm.groups import group_size
@@ -35,7 +36,15 @@ def main() -> None:
     arguments = parse_arguments()
     model = load_model(arguments.model, arguments.revision, parse_overrides(arguments.override), arguments.weights)
     tps, torch_tps = sorted(set(arguments.tp)), sorted(set(arguments.torch_tp))
-    asked = Asked(tps, arguments.attention, arguments.cache_length, torch_tps, arguments.int4, arguments.precision)
+    asked = Asked(
+        tps,
+        arguments.attention,
+        arguments.cache_length,
+        torch_tps,
+        arguments.int4,
+        arguments.precision,
+        arguments.sharktank,
+    )
     print(json.dumps(check(model, asked, arguments.weights), indent=1))
 
 
@@ -49,6 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--precision", choices=(*DTYPES, *BITS), nargs="*", default=[], help="that programs are to be in"
     )
+    parser.add_argument("--sharktank", type=int, nargs="*", default=[], metavar="PP", help="stages of its pipelines")
     parser.add_argument("--attention", nargs="+", choices=KERNELS, default=[KERNELS[0]])
     parser.add_argument("--cache-length", type=int, help="tokens that a row of the cache is to hold")
     parser.add_argument("--no-weights", dest="weights", action="store_false", help="do not look at the weights")
@@ -79,6 +89,7 @@ class Asked:
     torch_tps: Sequence[int] = ()  #: ranks of torch's engines
     int4: Sequence[Groups] = ()
     precisions: Sequence[str] = ()  #: of programs
+    pps: Sequence[int] = ()  #: stages of the pipelines that sharktank is to make of it
 
 
 def check(model: Model, asked: Asked, weights: bool = True) -> dict[str, Any]:
@@ -107,6 +118,7 @@ def check(model: Model, asked: Asked, weights: bool = True) -> dict[str, Any]:
         *(_problem(*each) for precision in asked.precisions for each in precision_problems(hollow, layout, precision)),
         *(_problem(one.module, one.reason, one.tp) for split in splits for one in split.problems),
         *(_problem(*each) for each in _position_problems(model, asked.cache_length)),
+        *(_problem(*each) for pp in asked.pps for each in shark_model.problems(model, pp, asked.cache_length)),
     ]
     return {
         "model_type": model.config.model_type,

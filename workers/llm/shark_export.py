@@ -26,7 +26,7 @@ import torch
 from workers.llm import shark_model
 from workers.llm.model_source import Model, load_model
 from workers.llm.program import BadInput, Failed, add_model_arguments, naming, parse_overrides, positive, run
-from workers.llm.shark_program import STRIDE, Pages, entry_points, flags, most_tokens, pages_of, timed
+from workers.llm.shark_program import STRIDE, Pages, entry_points, flags, pages_of, timed
 
 OUTPUTS = Path("outputs")
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -41,7 +41,8 @@ def main() -> None:
     started = time.monotonic()
     args = arguments()
     model = load_model(args.model, args.revision, parse_overrides(args.override))
-    check_sizes(args, model)
+    for _, reason in shark_model.problems(model, args.pp, args.cache_length):
+        raise BadInput(reason)
     OUTPUTS.mkdir(exist_ok=True)
     irpa = OUTPUTS / PARAMETERS
     with TemporaryDirectory(dir=".") as scratch:
@@ -85,17 +86,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=positive, nargs="+", required=True)
     parser.add_argument("--cache-length", type=positive, required=True)
     return parser.parse_args()
-
-
-def check_sizes(args: argparse.Namespace, model: Model) -> None:
-    """Raise BadInput where a stage would have no layer, or a row more tokens than sharktank's programs hold."""
-    layers, most = model.config.num_hidden_layers, most_tokens(model.config.max_position_embeddings)
-    if args.pp > layers:
-        raise BadInput(f"a pipeline of {args.pp} stages needs as many layers, and the model has {layers}")
-    if args.cache_length > most:
-        raise BadInput(
-            f"--cache-length {args.cache_length}: sharktank's programs of this model hold {most} tokens a row"
-        )
 
 
 def import_model(model: Model, folder: Path, precision: str, irpa: Path) -> None:

@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from workers.llm.model_source import ROPE_PARAMETERS, ROPE_THETA, TOKENIZER_FILES, Model
 from workers.llm.program import BadInput
+from workers.llm.shark_program import most_tokens
 
 FREQ_BASE, ARCHITECTURE = "rope.freq_base", "general.architecture"
 #: The one rope scaling that sharktank 3.8 has for llamas: that of the architecture which it calls llama3 (llama 3.1's),
@@ -79,6 +80,35 @@ def rope_warnings(model: Model) -> list[str]:
         "and keys by unscaled frequencies, so its logits differ from the model's, the more the later the position; of "
         f"llamas sharktank 3.8 scales those of llama 3.1 alone (llama3: {known})"
     ]
+
+
+def problems(model: Model, pp: int, cache_length: int | None = None) -> Iterator[tuple[str, str]]:
+    """What of the model sharktank 3.8 can't make into a pipeline of so many stages, with the reason.
+
+    Its importer knows the tensors of a llama without biases and with an output of its own.
+    """
+    config = model.config
+    if model.folder is None:
+        yield "config.json", "sharktank imports models with weights alone, and this is a shape"
+    if config.model_type != "llama":
+        yield "config.json", f"sharktank imports llama alone, and this is {config.model_type}"
+        return
+    for key in ("attention_bias", "mlp_bias"):
+        if getattr(config, key, False):
+            yield "config.json", f"sharktank imports no biases, and the model has some ({key})"
+    if config.tie_word_embeddings:
+        yield "lm_head", "sharktank imports no output that is tied to the embeddings (tie_word_embeddings)"
+    if pp > config.num_hidden_layers:
+        yield (
+            "model.layers",
+            f"a pipeline of {pp} stages needs as many layers, and there are {config.num_hidden_layers}",
+        )
+    most = most_tokens(config.max_position_embeddings)
+    if cache_length is not None and cache_length > most:
+        yield (
+            "model.rotary_emb",
+            f"prompt and new tokens are {cache_length}, and sharktank's programs hold {most} a row",
+        )
 
 
 def architecture(model: Model) -> str:
