@@ -4,7 +4,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,11 @@ from db.store import Store
 from db.tables import SCHEMA, VERSION_TABLE
 from jobs.errors import BadSetting, DatabaseUnreachable, HaloError, SchemaNewer, SchemaOutdated
 from tests.databases import PostgresServer
+from tests.integration.disks import small_disk
 from tests.stored_jobs import submit
 from workers.ports import free_port
+
+__all__ = ["small_disk"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,20 +131,6 @@ def test_a_disk_that_is_full_before_there_is_a_database_says_so(small_disk: Path
     (small_disk / "filler").unlink()
     with open_database(f"sqlite:///{small_disk / 'haloctl.db'}", create=True) as database:
         assert reports.jobs(database) == []
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("this user may not mount a small disk")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["there", "new"])
