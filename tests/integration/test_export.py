@@ -197,11 +197,13 @@ def test_iree_run_module_takes_plain_inputs_for_every_entry_point(base: Path) ->
 
 def test_405b_exports_from_its_shape_in_seconds_and_little_memory(base: Path) -> None:
     case = Case("llama", 8, "f16", batch=(1,), prompt_tokens=(32,))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = export(base / "405b", "shape:llama3.1-405b", case)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
+    assert after.ru_utime - before.ru_utime < 60, "of processor time: others may use the machine too"
     outputs = base / "405b/outputs"
     report = json.loads((outputs / "export.json").read_text())
-    assert report["trace_s"] < 60
     assert report["peak_rss_bytes"] < GIB
     assert report["layer_kinds"] == 1
     assert sorted(path.name for path in outputs.iterdir()) == ["config.json", "export.json", "model.mlir"]
