@@ -3,76 +3,49 @@
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
 from jobs.errors import DISK_FULL_ERRNOS, HaloError
-from orchestrator.commands import (
-    artifacts,
-    bisect,
-    cancel,
-    compare,
-    database,
-    head,
-    imports,
-    list_jobs,
-    logs,
-    matrix,
-    node,
-    nodes,
-    query,
-    report,
-    reproduce,
-    results,
-    retry,
-    schedule,
-    show,
-    submit,
-    targets,
-    toolchains,
-    trend,
-    verify,
-    wait,
-    why,
-)
 
 INTERRUPTED = 130
-NEW_OBJECTS = 50_000  #: between two looks for garbage: imports make many objects, and no garbage
+NEW_OBJECTS = 200_000  #: between two looks for garbage: imports make many objects, and no garbage
 NO_SPACE = 6
 
-#: In the order of `haloctl --help`.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "submit": submit.submit,
-    "list": list_jobs.list_jobs,
-    "show": show.show,
-    "logs": logs.logs,
-    "why": why.why,
-    "wait": wait.wait,
-    "cancel": cancel.cancel,
-    "retry": retry.retry,
-    "matrix": matrix.matrix,
-    "results": results.results,
-    "query": query.query,
-    "compare": compare.compare,
-    "trend": trend.trend,
-    "report": report.report,
-    "reproduce": reproduce.reproduce,
-    "verify": verify.verify,
-    "bisect": bisect.bisect,
-    "head": head.head,
-    "node": node.node,
+#: In the order of `haloctl --help`, each with its module among `orchestrator.commands`, called as its function is.
+COMMANDS = {
+    "submit": "submit",
+    "list": "list_jobs",
+    "show": "show",
+    "logs": "logs",
+    "why": "why",
+    "wait": "wait",
+    "cancel": "cancel",
+    "retry": "retry",
+    "matrix": "matrix",
+    "results": "results",
+    "query": "query",
+    "compare": "compare",
+    "trend": "trend",
+    "report": "report",
+    "reproduce": "reproduce",
+    "verify": "verify",
+    "bisect": "bisect",
+    "head": "head",
+    "node": "node",
 }
 
-#: Commands that have commands of their own, listed after the others.
-GROUPS: dict[str, typer.Typer] = {
-    "schedule": schedule.app,
-    "targets": targets.app,
-    "import": imports.app,
-    "artifacts": artifacts.app,
-    "nodes": nodes.app,
-    "toolchains": toolchains.app,
-    "db": database.app,
+#: Commands that have commands of their own, listed after the others, each with the module whose `app` it is.
+GROUPS = {
+    "schedule": "schedule",
+    "targets": "targets",
+    "import": "imports",
+    "artifacts": "artifacts",
+    "nodes": "nodes",
+    "toolchains": "toolchains",
+    "db": "database",
 }
 
 app = typer.Typer(
@@ -83,10 +56,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for _name, _function in COMMANDS.items():
-    app.command(_name)(_function)
-for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name)
 
 
 @app.callback(invoke_without_command=True)
@@ -140,6 +109,7 @@ def _command() -> int:
 
     It and rich make an exit code of a reader who left; raises BrokenPipeError then.
     """
+    _add_commands(sys.argv[1:2])
     try:
         app(prog_name="haloctl")
     except SystemExit as end:
@@ -147,6 +117,17 @@ def _command() -> int:
             raise end.__context__ from None
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def _add_commands(asked: Sequence[str]) -> None:
+    """Import the one that is asked for; where it is none of them, all, for help and for what a wrong name is like."""
+    wanted = [name for name in (*COMMANDS, *GROUPS) if name in asked] or [*COMMANDS, *GROUPS]
+    for name in wanted:
+        module = import_module(f"orchestrator.commands.{COMMANDS.get(name) or GROUPS[name]}")
+        if name in COMMANDS:
+            app.command(name)(getattr(module, COMMANDS[name]))
+        else:
+            app.add_typer(module.app, name=name)
 
 
 def _fail(message: str, code: int) -> int:
