@@ -36,6 +36,9 @@ class Choice:
     """An option that is one of some words."""
 
     words: tuple[str, ...]  #: the default first
+    why_not: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: reasons against other words that a maker's program knows
 
     def allows(self, value: object) -> bool:
         """Whether an option may be so."""
@@ -87,12 +90,14 @@ class Maker:
     toolchain: str = DEFAULT  #: what its program runs under, unless the variant's toolchain is for the stage quantize
     options: Mapping[str, Number | Choice | Switch | File] = field(default_factory=dict)
     needed: tuple[str, ...] = ()  #: of the options
+    why_not: Mapping[str, str] = field(default_factory=dict)  #: reasons against options that its program knows
     scales_kv: bool = False  #: it makes the scales of an fp8 KV cache
     refused: str = ""  #: why it can't be used at all
     lacks: Mapping[Precision, str] = field(default_factory=dict)  #: why it has no offer for a precision
 
 
 FP8, INT8, INT4 = Precision.FP8, Precision.INT8, Precision.INT4
+TRACED = "Brevitas 0.13 traces the model for it, under names that its export for shark-ai does not know"
 WEIGHTS_ALONE = "it quantizes weights alone, and their matmuls would not be {}"
 
 MAKERS: dict[Quantizer, Maker] = {
@@ -136,11 +141,16 @@ MAKERS: dict[Quantizer, Maker] = {
             "qronos": Switch(),
             "magr": Switch(),
             "awq": Choice(("scale", "clip")),
-            "act_equalization": Choice(("fx",)),  #: SmoothQuant
+            "act_equalization": Choice(("layerwise",), {"fx": TRACED}),  #: SmoothQuant, its factors before each module
             "act_equalization_alpha": Number(0, 1),
-            "weight_equalization": Switch(),
             "bias_corr": Switch(),
             "format": Choice(("ocp", "fnuz")),  #: of fp8
+        },
+        why_not={
+            "weight_equalization": TRACED,
+            "rotation": "rotations that stay in the program have no place in haloctl's layout",
+            "svd_quant": "its export for shark-ai leaves out the low-rank part",
+            "learned_round": "its export for shark-ai does not support it",
         },
         lacks={INT4: "its export for shark-ai has no scales for groups"},
     ),
@@ -216,8 +226,12 @@ def option_problems(name: Quantizer, options: Options) -> Iterator[str]:
     """What of a maker's options it can't take."""
     maker = MAKERS[name]
     for key, value in options.items():
-        if key not in maker.options:
+        if key in maker.why_not:
+            yield f"{name}'s option {key} can't be used: {maker.why_not[key]}"
+        elif key not in maker.options:
             known = f"it has {', '.join(maker.options)}" if maker.options else "it has none"
             yield f"{name} has no option {key}: {known}"
         elif not maker.options[key].allows(value):
-            yield f"{name}'s option {key} should be {maker.options[key]}, not {value!r}"
+            reason = getattr(maker.options[key], "why_not", {}).get(value)
+            because = f": {reason}" if reason else ""
+            yield f"{name}'s option {key} should be {maker.options[key]}, not {value!r}{because}"

@@ -45,7 +45,13 @@ class Case:
 
 CASES = [
     # keys and values of the prompt are rounded in the cache alone, which torch is not told
-    Case(QuantizedLayout(Scheme("fp8", "tensor"), has_fp8_kv_cache=True), 2, "f32", 0.4, "f8E4M3FNUZ"),
+    Case(
+        QuantizedLayout(Scheme("fp8", "tensor", has_pre_quant_scale=True), has_fp8_kv_cache=True),
+        2,
+        "f32",
+        0.4,
+        "f8E4M3FNUZ",
+    ),
     Case(QuantizedLayout(Scheme("int8", "channel", inputs="dynamic")), 1, "f32", 0.02, "i8"),
     Case(QuantizedLayout(Scheme("int4", "group", 16, False, None)), 2, "f16", 5e-2, "i4"),
     Case(QuantizedLayout(Scheme("int4", "group", 32, False, None, has_float_zero_points=True)), 1, "f16", 5e-2, "i4"),
@@ -75,14 +81,15 @@ def with_zero_points(weight: torch.Tensor, scheme: Scheme) -> Quantized:
     return Quantized(values.to(torch.int8).reshape(weight.shape), scale, zero.to(torch.int8))
 
 
-def round_inputs(scheme: Scheme) -> Callable[[nn.Module, tuple[torch.Tensor]], torch.Tensor]:
+def round_inputs(scheme: Scheme, smoothing: torch.Tensor) -> Callable[[nn.Module, tuple[torch.Tensor]], torch.Tensor]:
     """A hook that gives a module its inputs as they are when they have been rounded."""
     largest = LARGEST[scheme.precision]
 
     def hook(_: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
         static = torch.tensor(LARGEST_INPUT / largest)
-        scale = static if scheme.inputs == "static" else inputs[0].abs().amax(-1, keepdim=True) / largest
-        return round_to(inputs[0] / scale, scheme.precision).float() * scale
+        x = inputs[0] * smoothing
+        scale = static if scheme.inputs == "static" else x.abs().amax(-1, keepdim=True) / largest
+        return round_to(x / scale, scheme.precision).float() * scale / smoothing
 
     return hook
 
@@ -94,14 +101,17 @@ def make(original: Path, folder: Path, layout: QuantizedLayout) -> nn.Module:
     model: nn.Module = AutoModelForCausalLM.from_pretrained(original, dtype=torch.float32, attn_implementation="eager")
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, module in linear_modules(model).items():
-        found = quantize(module.weight.data, scheme) if scheme.is_symmetric else with_zero_points(module.weight, scheme)
+        smoothing = torch.linspace(0.5, 2, module.in_features)[None] if scheme.has_pre_quant_scale else torch.ones(1, 1)
+        weight = module.weight.data / smoothing
+        found = quantize(weight, scheme) if scheme.is_symmetric else with_zero_points(weight, scheme)
         static = torch.tensor([LARGEST_INPUT / LARGEST[scheme.precision]]) if scheme.inputs == "static" else None
-        found = Quantized(found.values, found.scale, found.zero_point, static)
+        factors = smoothing if scheme.has_pre_quant_scale else None
+        found = Quantized(found.values, found.scale, found.zero_point, static, factors)
         del tensors[f"{name}.weight"]
         tensors |= found.tensors(name, scheme)
         module.weight.data = found.dequantized()
         if scheme.inputs:
-            module.register_forward_pre_hook(round_inputs(scheme))
+            module.register_forward_pre_hook(round_inputs(scheme, smoothing))
     for name, _ in model.named_modules():
         if layout.has_fp8_kv_cache and name.endswith("self_attn"):
             tensors |= {f"{name}.{scale}": torch.tensor([0.02]) for scale in ("k_scale", "v_scale")}

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from jobs.stages import STAGES
+from workers.llm.added_biases import with_added_biases
 from workers.llm.checkpoint import read_checkpoint
+from workers.llm.model_source import load_model
 from workers.llm.program import BadInput
 from workers.llm.quantized_layout import Scheme, read_layout
 from workers.llm.quantized_tensors import unpack_int4
@@ -159,6 +161,15 @@ def test_haloctls_own_maker_writes_the_layout(tmp_path: Path) -> None:
     assert max(report["relative_errors"].values()) < 0.03
     measured = {one.metric: one.samples[0] for one in STAGES["quantize"].parse({}, tmp_path).measurements}
     assert measured["quantized_bytes"] == (folder / "model.safetensors").stat().st_size
+
+
+def test_biases_that_were_added_are_the_models_from_then_on(tmp_path: Path) -> None:
+    tiny = load_model("tiny-llama", None, {})
+    assert with_added_biases(tiny, None) is tiny
+    config = {**tiny.config.to_dict(), "attention_bias": True, "mlp_bias": True}
+    (tmp_path / "config.json").write_text(json.dumps(config, default=str))
+    found = with_added_biases(tiny, tmp_path).config
+    assert (found.attention_bias, found.mlp_bias, tiny.config.mlp_bias) == (True, True, False)
 
 
 def test_an_error_is_that_of_the_numbers_that_are_stored() -> None:

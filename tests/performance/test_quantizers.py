@@ -1,75 +1,127 @@
-"""Every quantizer in every precision that it makes, through quantize, export, compile and numerics on the CPU.
+"""Every quantizer, with its options, in every precision that it makes, through quantize, export, compile and numerics.
 
-`pytest -m benchmark tests/performance/test_quantizers.py -s` builds every toolchain from the index (up to 1.6 GB)
-and prints perplexity, KL, time and sizes; sharktank's route beside haloctl's is in the same table.
+`pytest -m benchmark -s tests/performance/test_quantizers.py` builds every toolchain from the index (up to 1.6 GB), and
+prints perplexity, KL, time and sizes; sharktank's route beside haloctl's is in the same table.
 """
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs.models import SHIPPED
 from jobs.quantizers import MAKERS
-from jobs.variants import QUANTIZED, Quantizer
+from jobs.variants import Precision, Quantizer
 from tests.acceptance.haloctl import Haloctl, opened, short_folder
+from workers.toolchains import uv
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 
-STAGES = ["quantize", "export", "compile", "numerics"]
 COMMON: dict[str, Any] = {
     "model": "tiny-llama",
-    "stages": STAGES,
+    "stages": ["quantize", "export", "compile", "numerics"],
     "workload": {"batch": 1, "prompt_tokens": 64, "new_tokens": 32},
     "numerics": {"windows": 32},
 }
 JOB_S = 1800.0
+FIGURES = ("perplexity", "perplexity_increase_percent", "kl_mean", "quantize_s", "parameter_bytes")
+FP8, INT8, INT4 = Precision.FP8, Precision.INT8, Precision.INT4
+LLAMA_CPP = Path(__file__).parent / "llama_cpp.py"
+LLAMA_CPP_PACKAGES = ("cyllama==0.2.18", "gguf==0.18.0", "safetensors")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job: a maker with options, in some of the precisions that it makes."""
+
+    maker: Quantizer
+    precisions: Sequence[Precision]
+    options: dict[str, Any] = field(default_factory=dict)
+    exporters: Sequence[str] = ("haloctl",)
+
+    def __str__(self) -> str:
+        return "-".join([self.maker, *(f"{key}={value}" for key, value in self.options.items()), *self.exporters[1:]])
+
+    @property
+    def variants(self) -> dict[str, Any]:
+        """Those of its job."""
+        precisions = [precision.value for precision in self.precisions]
+        return {"precision": precisions, "quantizer": self.maker.value, "exporter": list(self.exporters)}
+
+
 #: makers that need no file of the user's
 MADE = [name for name, maker in MAKERS.items() if not maker.refused and not maker.needed]
-FIGURES = ("perplexity", "perplexity_increase_percent", "kl_mean", "quantize_s", "quantized_bytes")
+CASES = [
+    *(Case(name, sorted(MAKERS[name].offers)) for name in MADE if name != Quantizer.BREVITAS),
+    Case(Quantizer.BREVITAS, (Precision.F32, Precision.F16, FP8, INT8), exporters=("haloctl", "sharktank")),
+    Case(Quantizer.HALOCTL, (INT8, INT4), {"clip": True}),
+    Case(Quantizer.LLM_COMPRESSOR, (FP8, INT8), {"smoothquant": 0.5}),
+    Case(Quantizer.LLM_COMPRESSOR, (INT4,), {"method": "rtn"}),
+    Case(Quantizer.BREVITAS, (FP8, INT8), {"act_equalization": "layerwise"}),
+    Case(Quantizer.BREVITAS, (FP8, INT8), {"gptq": True}),
+    Case(Quantizer.BREVITAS, (FP8, INT8), {"bias_corr": True}),
+    Case(Quantizer.BREVITAS, (INT8,), {"awq": "scale"}),
+    Case(Quantizer.GPTQMODEL, (INT4,), {"method": "awq"}),
+    Case(Quantizer.GGUF, (INT4,), {"file": "Q4_0.gguf"}),
+    Case(Quantizer.GGUF, (INT4,), {"file": "Q4_1.gguf"}),
+    Case(Quantizer.GGUF, (INT4,), {"file": "Q4_K_M.gguf"}),
+    Case(Quantizer.GGUF, (FP8, INT8), {"file": "Q8_0.gguf"}),
+]
 
 
-@pytest.fixture
-def haloctl(tmp_path: Path) -> Iterator[Haloctl]:
-    with short_folder() as temporary, opened(tmp_path, temporary) as found:
+@pytest.fixture(scope="module")
+def haloctl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Haloctl]:
+    """One data folder for all: toolchains are built once."""
+    with short_folder() as temporary, opened(tmp_path_factory.mktemp("quantizers"), temporary) as found:
+        make_gguf_files(found.folder)
         yield found
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_each_maker_in_each_precision(haloctl: Haloctl, name: Quantizer) -> None:
-    precisions = [precision.value for precision in sorted(MAKERS[name].offers)]
-    variants = {"precision": precisions, "quantizer": name.value}
-    rows = measured(haloctl, variants)
-    show(haloctl, rows)
-    assert len(rows) == len(precisions)
+def make_gguf_files(folder: Path) -> None:
+    """Those of the shipped model that the cases name."""
+    kinds = sorted({Path(case.options["file"]).stem for case in CASES if "file" in case.options})
+    packages = [f"--with={package}" for package in LLAMA_CPP_PACKAGES]
+    program = ["python", str(LLAMA_CPP), str(SHIPPED / "tiny-llama"), str(folder), *kinds]
+    environment = {**os.environ, **uv.environment(folder / "uv")}
+    command = [uv.path(), "run", "--quiet", "--isolated", "--no-project", *packages, *program]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
-def test_the_shark_route_beside_haloctls(haloctl: Haloctl) -> None:
-    low = [precision.value for precision in sorted(QUANTIZED & MAKERS[Quantizer.BREVITAS].offers.keys())]
-    variants = {"precision": ["f32", "f16", *low], "quantizer": "brevitas", "exporter": ["haloctl", "sharktank"]}
-    rows = measured(haloctl, variants)
-    show(haloctl, rows)
-    assert len(rows) == 2 * (2 + len(low))
-
-
-def measured(haloctl: Haloctl, variants: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The figures of each variant of a job that ended well."""
-    running = haloctl.start("submit", haloctl.job(name="makers", variants=variants, **COMMON), "--wait")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_quantizer_with_its_options(haloctl: Haloctl, case: Case) -> None:
+    options = {"quantize": {"options": {case.maker.value: case.options}}} if case.options else {}
+    running = haloctl.start(
+        "submit", haloctl.job(name=str(case), variants=case.variants, **COMMON, **options), "--wait"
+    )
     assert running.process.wait(JOB_S) == 0, running.err
     rows: dict[str, dict[str, float]] = {}
-    for found in haloctl.json("results"):
+    (job,) = [job["id"] for job in haloctl.json("list") if job["name"] == str(case)]
+    for found in haloctl.json("results", "--job", job):
         if found["metric"] in FIGURES:
             rows.setdefault(found["variant"], {})[found["metric"]] = found["median"]
-    return rows
+    show(case, rows)
+    assert len(rows) == len(case.precisions) * len(case.exporters)
 
 
-def show(haloctl: Haloctl, rows: dict[str, dict[str, float]]) -> None:
-    """One line for each variant, and what the toolchains take."""
-    print(f"\n{'variant':46} {'perplexity':>16} {'KL':>9} {'quantize s':>10} {'MB':>6}")
+def show(case: Case, rows: dict[str, dict[str, float]]) -> None:
+    """One line for each variant."""
+    options = ", ".join(f"{key}: {value}" for key, value in case.options.items())
     for variant, found in rows.items():
-        perplexity = f"{found['perplexity']:.3f} ({found['perplexity_increase_percent']:+.2f}%)"
-        time_s, size = found.get("quantize_s", 0), found.get("quantized_bytes", 0)
-        print(f"{variant:46} {perplexity:>16} {found['kl_mean']:>9.2g} {time_s:>10.1f} {size / 1e6:>6.2f}", flush=True)
+        what = f"{variant.removeprefix('tiny-llama-').replace('-TP1', '')} {options}"
+        perplexity = f"perplexity {found['perplexity']:.3f} ({found['perplexity_increase_percent']:+.2f}%)"
+        time_s, size = found.get("quantize_s", 0), found["parameter_bytes"]
+        cost = f"quantized in {time_s:5.1f} s  parameters {size / 1e6:.2f} MB"
+        print(f"\n{what:56} {perplexity}  KL {found['kl_mean']:8.2g}  {cost}", end="", flush=True)
+
+
+def test_the_toolchains_that_this_took(haloctl: Haloctl) -> None:
     for toolchain in haloctl.json("toolchains"):
         if toolchain.get("here"):
-            print(f"toolchain {toolchain['name']}: {toolchain['here']['size_bytes'] / 1e6:.0f} MB", flush=True)
+            print(
+                f"\ntoolchain {toolchain['name']}: {toolchain['here']['size_bytes'] / 1e6:.0f} MB", end="", flush=True
+            )

@@ -24,6 +24,7 @@ LAYOUTS = [
     default_layout("int4", columns=[4096, 14336]),
     default_layout(None, kv_is_fp8=True),
     QuantizedLayout(Scheme("fp8", "channel", inputs="dynamic"), ("lm_head", "re:.*mlp.*")),
+    QuantizedLayout(Scheme("int8", "channel", has_pre_quant_scale=True)),
     QuantizedLayout(Scheme("int4", "group", 32, is_symmetric=False, inputs=None)),
     QuantizedLayout(Scheme("int4", "group", 32, is_symmetric=False, inputs=None, has_float_zero_points=True)),
 ]

@@ -56,6 +56,13 @@ def test_every_quantizer_has_a_row_a_program_and_a_reason_for_what_it_does_not_m
         ("quantize:\n  options: {quark: {gptq: true}}", 3, "quantize", "quark has no option gptq: it has none"),
         ("quantize:\n  options: {brevitas: {magr: 1}}", 3, "quantize", "should be true or false, not 1"),
         ("quantize:\n  options: {brevitas: {awq: both}}", 3, "quantize", "should be one of scale, clip"),
+        ("quantize:\n  options: {brevitas: {act_equalization: fx}}", 3, "quantize", "not 'fx': Brevitas 0.13 traces"),
+        (
+            "quantize:\n  options: {brevitas: {weight_equalization: true}}",
+            3,
+            "quantize",
+            "can't be used: Brevitas 0.13",
+        ),
         ("quantize:\n  options: {haloctl: {percentile: 10}}", 3, "quantize", "a number from 90 to 100"),
         ("quantize:\n  text: nowhere.txt", 4, "quantize.text", "does not exist"),
         (

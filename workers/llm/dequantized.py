@@ -13,6 +13,7 @@ from workers.llm.program import BadInput
 from workers.llm.quantized_layout import KEY
 from workers.llm.quantized_tensors import unpack_int4
 
+ONE = torch.ones(1)
 OF_THE_CACHE = ("k_scale", "v_scale")
 
 
@@ -46,7 +47,7 @@ def _floats(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _weight(stored: dict[str, torch.Tensor], module: str) -> torch.Tensor:
     scale = stored[f"{module}.weight_scale"].float()
     if f"{module}.weight" in stored:
-        return stored[f"{module}.weight"].float() * scale
+        return stored[f"{module}.weight"].float() * scale * stored.get(f"{module}.pre_quant_scale", ONE)
     values = unpack_int4(stored[f"{module}.weight_packed"]).float()
     rows, columns = values.shape
     groups = values.reshape(rows, scale.shape[1], -1)

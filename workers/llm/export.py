@@ -14,6 +14,7 @@ from iree.compiler import ir
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from workers.llm.added_biases import with_added_biases
 from workers.llm.assembly import Assembler
 from workers.llm.attention import KERNELS
 from workers.llm.checkpoint import read_checkpoint
@@ -93,6 +94,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
     if arguments.cache_length < longest:
         raise BadInput(f"--cache-length {arguments.cache_length} cannot hold a prompt of {longest} tokens")
     model = load_model(arguments.model, arguments.revision, parse_overrides(arguments.override))
+    model = with_added_biases(model, arguments.quantized)
     limit = getattr(model.config, "max_position_embeddings", arguments.cache_length)
     if arguments.cache_length > limit:
         raise BadInput(f"--cache-length {arguments.cache_length}: this model has only {limit} positions")

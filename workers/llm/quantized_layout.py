@@ -10,17 +10,20 @@ safetensors hold, for a quantized linear module X with a weight [out, in]:
     X.weight_zero_point  int4 that is not symmetric: I32, packed as above but along the rows    [out / 8, in / group]
                          or, where `zp_dtype` is torch.float32, not rounded: F32               [out, in / group]
     X.input_scale        floating point; of static activations                                  [1]
+    X.pre_quant_scale    floating point; what inputs are multiplied with before all else         [1, in]
     X.bias               as in the original
 
-A weight is (q - zero point) * weight_scale, an input q * input_scale. A KV cache in fp8 has, for each attention module
-A, `A.k_scale` and `A.v_scale` [1]. Whatever is not quantized is stored as in the original, under the same names.
+A weight is (q - zero point) * weight_scale, an input q * input_scale. Where a config group has `pre_quant_scale: true`,
+inputs are multiplied with that (ModelOpt's name for SmoothQuant's factors) before they are rounded. A KV cache in fp8
+has, for each attention module A, `A.k_scale` and `A.v_scale` [1]. Whatever is not quantized is stored as in the
+original, under the same names.
 
 Standard library only: what quantizes runs under toolchains of its own.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workers.llm.program import BadInput
@@ -48,6 +51,7 @@ class Scheme:
     is_symmetric: bool = True  #: no zero points
     inputs: str | None = "static"  #: "static": one scale a module; "dynamic": one a token, computed; None: unquantized
     has_float_zero_points: bool = False  #: they are not whole numbers: weights have a minimum of their own, as in GGUF
+    has_pre_quant_scale: bool = False  #: inputs are multiplied column by column before they are rounded: SmoothQuant
 
     def tensors(self, rows: int, columns: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
         """Type and shape of what a module of a weight [rows, columns] has, by suffix; a type None is any float's."""
@@ -66,6 +70,8 @@ class Scheme:
             found["weight_zero_point"] = ("I32", (rows // PER_WORD, groups))
         if self.inputs == "static":
             found["input_scale"] = (None, (1,))
+        if self.has_pre_quant_scale:
+            found["pre_quant_scale"] = (None, (1, columns))
         return found
 
 
@@ -123,6 +129,7 @@ def quantization_config(layout: QuantizedLayout) -> dict[str, Any]:
             "weights": weights,
             "input_activations": inputs,
             "output_activations": None,
+            **({"pre_quant_scale": True} if scheme.has_pre_quant_scale else {}),
         }
     return {
         "quant_method": METHOD,
@@ -189,6 +196,7 @@ def _read(found: Mapping[str, Any]) -> QuantizedLayout:
     targets = group["targets"]
     _expect(tuple(targets) == ONLY_LINEAR, f"targets are {targets}, only {list(ONLY_LINEAR)} is read")
     scheme = _read_scheme(group["weights"], group.get("input_activations"))
+    scheme = replace(scheme, has_pre_quant_scale=bool(group.get("pre_quant_scale")))
     form = group.get("format") or form
     _expect(
         form in (FORMATS[scheme.precision], "naive-quantized"),

@@ -27,6 +27,7 @@ class QuantizedLinear(nn.Module):
     weight_packed: torch.Tensor
     weight_scale: torch.Tensor
     input_scale: torch.Tensor
+    pre_quant_scale: torch.Tensor
     bias: torch.Tensor
 
     def __init__(self, original: nn.Linear, scheme: Scheme, fp8: torch.dtype, dtype: torch.dtype) -> None:
@@ -45,6 +46,8 @@ class QuantizedLinear(nn.Module):
             self._hold("weight_scale", (1,) if scheme.granularity == "tensor" else (rows, 1), torch.float32)
         if scheme.inputs == "static":
             self._hold("input_scale", (1,), torch.float32)
+        if scheme.has_pre_quant_scale:
+            self._hold("pre_quant_scale", (1, columns), torch.float32)
         if original.bias is not None:
             self._hold("bias", (rows,), dtype)
 
@@ -58,6 +61,8 @@ class QuantizedLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product, `[..., rows]`, of what `[..., columns]` is when rounded."""
         flat = x.reshape(-1, x.shape[-1])
+        if "pre_quant_scale" in self._parameters:
+            flat = (flat.float() * self.pre_quant_scale).to(x.dtype)
         product = self._int4(flat) if self.precision == "int4" else self._scaled(flat.float())
         if "bias" in self._parameters:
             product = product + self.bias.float()

@@ -83,7 +83,8 @@ def _module_source(
         return Converted(tensor, _bytes_of_words)
     if leaf == "weight_zero_point" and not scheme.has_float_zero_points:
         return Converted(tensor, _unpacked_rows, PER_WORD)
-    return _scale(tensor, FP8_SCALE[fp8] if scheme.precision == "fp8" else 1.0)
+    is_of_fp8 = scheme.precision == "fp8" and leaf != "pre_quant_scale"
+    return _scale(tensor, FP8_SCALE[fp8] if is_of_fp8 else 1.0)
 
 
 def _take(

@@ -121,6 +121,8 @@ def _rule(config: Any, name: str, shape: Shape, style: str | None, blocks: Mappi
     rule = STYLES[style][0 if len(shape) > 1 else 1]
     if is_scale(name) and shape[-1] == 1 and (len(shape) == 1 or rule is Rule.COLUMNS):
         return Rule.REPLICATED  # of a whole tensor, or of rows that every rank has a part of
+    if is_scale(name) and shape[0] == 1 and len(shape) > 1 and rule is Rule.ROWS:
+        return Rule.REPLICATED  # of the columns of inputs, which every rank has whole
     key = HEADS.get(name.split(".")[-2])
     if rule is Rule.ROWS and key == "num_key_value_heads" and kv_heads_of(config) < tp:
         return Rule.KV_ROWS

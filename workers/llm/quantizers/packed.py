@@ -86,8 +86,8 @@ def with_minimum(values: torch.Tensor, scale: torch.Tensor, minimum: torch.Tenso
 
 def _halves(two: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Four bytes [blocks, 4] as two half-precision numbers [blocks, 1] each, in f32."""
-    first, second = two.contiguous().view(torch.float16).float().split(1, dim=1)
-    return first, second
+    both = two.contiguous().view(torch.float16).float()
+    return both[:, :1], both[:, 1:]
 
 
 def _nibbles(words: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

@@ -28,6 +28,7 @@ class Quantized:
     scale: torch.Tensor  #: [1], [out, 1] or [out, groups]
     zero_point: torch.Tensor | None = None  #: of int4: [out, groups], int8 from -8 to 7, or any in f32
     input_scale: torch.Tensor | None = None  #: [1]
+    pre_quant_scale: torch.Tensor | None = None  #: [1, in]
 
     def symmetric(self) -> "Quantized":
         """The same without zero points, which are all zero."""
@@ -48,6 +49,8 @@ class Quantized:
             found[f"{name}.weight_zero_point"] = pack(self.zero_point.T).T.contiguous()
         if self.input_scale is not None:
             found[f"{name}.input_scale"] = self.input_scale.float().reshape(1)
+        if self.pre_quant_scale is not None:
+            found[f"{name}.pre_quant_scale"] = self.pre_quant_scale.float().contiguous()
         return found
 
     def error(self, weight: torch.Tensor) -> float:
@@ -55,14 +58,15 @@ class Quantized:
         return float((self.dequantized() - weight).norm() / weight.norm().clamp(min=1e-12))
 
     def dequantized(self) -> torch.Tensor:
-        """The weight [out, in] that it stands for, in f32."""
+        """The weight [out, in] that it stands for, of inputs as they are, in f32."""
         rows, columns = self.values.shape
         groups = self.scale.shape[-1] if self.scale.dim() == 2 else 1
         values = self.values.float().view(rows, groups, columns // groups)
         if self.zero_point is not None:
             values = values - self.zero_point.float()[..., None]
         scale = self.scale.float()[..., None] if self.scale.dim() == 2 else self.scale.float()
-        return (values * scale).view(rows, columns)
+        weight = (values * scale).view(rows, columns)
+        return weight if self.pre_quant_scale is None else weight * self.pre_quant_scale
 
 
 def pack(values: torch.Tensor) -> torch.Tensor:
