@@ -89,8 +89,12 @@ class Line:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._server_port))
-                self._connect(listener, (client, server))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._server_port))
+                except OSError:
+                    client.close()
+                else:
+                    self._connect(listener, (client, server))
 
     def _connect(self, listener: socket.socket, connection: "Connection") -> None:
         """Carry what comes over a connection, unless the line was cut while it was made."""
