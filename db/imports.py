@@ -29,7 +29,6 @@ from jobs.toolchains import Toolchain
 from jobs.variants import Variant
 
 NODE = "imported"  #: where attempts ran whose files don't say
-PLENTY = 1 << 40  #: more than anybody imports
 RENUMBERED = (
     update(tables.measurements).where(tables.measurements.c.id == bindparam("_was")).values(id=bindparam("_id"))
 )
@@ -181,11 +180,19 @@ def _put_in_order(connection: Connection) -> None:
     others = query.where(tables.jobs.c.imported_from.is_not(None))
     found = [row for row in connection.execute(others) if newest is None or row.ended_at < newest.ended_at]
     ids = [row.id for row in sorted(found, key=lambda row: (row.ended_at, row.id))]
-    for start in (-2 * PLENTY, -PLENTY):  # twice, so that no two have one number in between
-        moved = [start + place for place in range(len(ids))]
+    above = _lowest(connection, but=ids)
+    for end in (min(_lowest(connection), above) - len(ids), above):  # twice: no two have one number in between
+        moved = [end - len(ids) + place for place in range(len(ids))]
         if ids:
             connection.execute(RENUMBERED, [{"_was": was, "_id": now} for was, now in zip(ids, moved, strict=True)])
         ids = moved
+
+
+def _lowest(connection: Connection, but: Sequence[int] = ()) -> int:
+    """The lowest number of a measurement, some aside; SQLite numbers what comes from the highest on, be it below 0."""
+    number, aside = tables.measurements.c.id, set(but)
+    numbers = connection.scalars(select(number).order_by(number).limit(len(aside) + 1))
+    return next((number for number in numbers if number not in aside), 0)
 
 
 def forget(database: Database, name: str) -> str:

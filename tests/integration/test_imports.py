@@ -78,6 +78,19 @@ def test_history_comes_before_what_ran_here_and_fresh_results_after_it(database:
     assert matrix(database)[0].stages["export"].imported_from is None
 
 
+def test_history_can_be_imported_before_the_first_own_result_and_again_after_it(clocked: Store) -> None:
+    """Whatever numbers a database gives to what comes next: what is newest stays so."""
+    database = clocked.database
+    imported(database, cell(-3), cell(-2))
+    for _ in range(2):
+        succeed(clocked, f"{submit(clocked, stages=['export'])}-01")
+    imported(database, cell(-5), cell(-4), cell(-1))
+    imported(database, cell(-7), cell(-6))
+    found = [one.median for one in results(database, metric="ttft_ms")]
+    assert found[2:] == [99.0, 98.0, 97.0, 96.0, 95.0, 94.0, 93.0]
+    assert found[:2] == [2.5, 2.5]
+
+
 def test_an_older_imported_verdict_does_not_hide_a_newer_one(database: Database) -> None:
     noon = Store(database, lambda: NOON)
     job = submit(noon)
