@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean
+from statistics import fmean, median_low
 
 from orchestrator.deciding.intervals import Noise
 
@@ -45,6 +45,7 @@ class Ruled:
     slower: float = 0.0
     low: float = 0.0  #: where that lies
     high: float = 0.0
+    is_told: bool = True  #: by the runs; else it passes because there were to be no more of them
 
 
 def rule(
@@ -69,15 +70,19 @@ def _rule(
     from scipy.special import stdtrit
 
     found, count, middle = math.log1p(slowdown_percent / 100), len(excess), fmean(excess)
-    level = fmean(min(value, found + noise.sigma) for value in excess)  # one run that stands out is not believed
+    believed = max(found + noise.sigma, median_low(excess) if count >= LEAST_FOR_RED else 0.0)
+    level = fmean(min(value, believed) for value in excess)  # one run that stands out is not believed; half of them are
     error = noise.sigma * math.sqrt(1 / count + (1 / reference.runs if reference.runs else 0.0))
     half = float(stdtrit(noise.freedom, 1 - BEYOND * alpha)) * error
     evidence = found * (level - found / 2) / error**2
     is_beyond = level > half and (count >= LEAST_FOR_RED or is_last)
+    is_as_before = evidence <= math.log(MISSES / (1 - alpha))
     if is_beyond and (evidence >= math.log((1 - MISSES) / alpha) or is_last):
         ruling = Ruling.FAILS
-    elif is_last or evidence <= math.log(MISSES / (1 - alpha)):
+    elif is_last or is_as_before:
         ruling = Ruling.PASSES
     else:
         ruling = Ruling.UNSURE
-    return Ruled(ruling, count, middle, middle - half, middle + half)
+    return Ruled(
+        ruling, count, middle, middle - half, middle + half, is_told=ruling is not Ruling.PASSES or is_as_before
+    )

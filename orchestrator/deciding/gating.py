@@ -70,7 +70,10 @@ def _as_ruled(result: TaskResult, found: Sequence[Judged]) -> TaskResult:
             return replace(result, failure=Failure(kind, "; ".join(map(_in_words, ones))))
     new = [one.run for one in found if one.reference is None]
     names = ", ".join(dict.fromkeys(run.metric for run in new))
-    return _passed(result, [f"gate: {names} passes: there is nothing to compare it with yet"] if new else [])
+    untold = [f"gate: passes, for it is not measured again: {_in_words(one)}" for one in found if not one.ruled.is_told]
+    return _passed(
+        result, [*untold, *([f"gate: {names} passes: there is nothing to compare it with yet"] if new else [])]
+    )
 
 
 def _passed(result: TaskResult, warnings: list[str]) -> TaskResult:
@@ -143,14 +146,18 @@ def _excess(run: Run, reference: Reference) -> float:
 
 
 def _history(database: Database, task: Gated, gate: Gate) -> list[Run]:
-    """Good runs of the variant that it is held against, newest first."""
+    """Good runs of the variant that it is held against, newest first; none that were imported, wherever they ran."""
     metrics = tuple(gate.metrics)
     if not gate.against.startswith(TOOLCHAIN):
-        return [run for run in runs(database, Chosen(metrics, variants=(task.variant,)), HISTORY) if run.is_good]
+        return _own(runs(database, Chosen(metrics, variants=(task.variant,)), HISTORY))
     name = gate.against.removeprefix(TOOLCHAIN)
     axes = {**task.axes, "toolchain": name}
     others = runs(database, Chosen(metrics, model=task.model, toolchain=name), HISTORY)
-    return [run for run in others if run.is_good and run.axes == axes]
+    return [run for run in _own(others) if run.axes == axes]
+
+
+def _own(found: Iterable[Run]) -> list[Run]:
+    return [run for run in found if run.is_good and not run.is_imported]
 
 
 def _reference(run: Run, history: Iterable[Run], quoted: Sequence[QuotedTarget], gate: Gate) -> Reference | None:
@@ -185,12 +192,15 @@ def _last_level(logs: Sequence[float]) -> Sequence[float]:
 
 def _in_words(one: Judged) -> str:
     """`itl_ms (batch 4, prompt 2048) 10.4 ms is 6.1% slower than the last good 9.8 ms (14 runs) ...`."""
-    ruled = one.ruled
+    ruled, metric = one.ruled, one.run.metric
     low, middle, high = (100 * math.expm1(value) for value in (ruled.low, ruled.slower, ruled.high))
     where = f" ({told(one.run.workload)})" if one.run.workload else ""
     words = one.reference.words if one.reference else ""
     figures = f"{middle:+.1f}%, {low:+.1f} to {high:+.1f}, noise {100 * one.sigma:.1f}%"
     verb = "is slower than" if ruled.ruling is Ruling.FAILS else "may be slower than"
     runs_told = "1 run" if ruled.runs == 1 else f"{ruled.runs} runs"
-    value = quantity(one.run.median, one.run.unit)
-    return f"{one.run.metric}{where} {value} {verb} {words}: {figures}, in {runs_told}"
+    level = (one.reference.log if one.reference else 0.0) + ruled.slower * (
+        1 if METRICS[metric].is_lower_better else -1
+    )
+    value = quantity(math.exp(level), one.run.unit)
+    return f"{metric}{where} {value} {verb} {words}: {figures}, in {runs_told}"

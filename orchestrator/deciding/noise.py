@@ -28,10 +28,10 @@ class Noises:
 
 
 def learned(runs: Iterable[Run]) -> Noises:
-    """From A/A pairs: runs on one bench between which neither program, runtime nor driver changed."""
+    """From A/A pairs: runs on one bench between which neither program, runtime nor driver changed; of our own alone."""
     alike: dict[Hashable, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        if run.median > 0:
+        if run.median > 0 and not run.is_imported:
             alike[run.bench][run.program].append(math.log(run.median))
     found = {bench: _pooled(groups.values()) for bench, groups in alike.items()}
     return Noises({bench: noise for bench, noise in found.items() if noise})

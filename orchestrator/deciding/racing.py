@@ -144,7 +144,11 @@ def run_race(
 
 def _newest(both: Sequence[sides.Side]) -> list[Run]:
     """A run of each that can be done again, of variants that can be compared; raises BadSetting, NothingToDo."""
-    pairs = comparing.shared([side.runs for side in both])
+    own = [[run for run in side.runs if not run.is_imported] for side in both]
+    for side, runs_left in zip(both, own, strict=True):
+        if not runs_left:
+            raise NothingToDo(f"all results of {side.text} were imported: there is nothing to run")
+    pairs = comparing.shared(own)
     if not pairs:
         raise NothingToDo(f"{both[0].text} and {both[1].text} have no metric and workload in common")
     names = sorted({(old.variant, new.variant) for old, new in pairs})

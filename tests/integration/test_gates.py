@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from db import reports
+from db.imports import FoundCell, take_in
 from db.reports import TaskRow
 from db.runs import Chosen, runs
 from db.store import Store
@@ -19,7 +20,8 @@ from jobs.task import Measurement
 from orchestrator.deciding import racing, sides
 from orchestrator.deciding.comparing import Compared, Verdict
 from orchestrator.head import Head
-from tests.in_memory import InMemoryExecutor
+from orchestrator.imports.names import variant_called
+from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.heads import artifacts as artifacts
 from tests.integration.heads import context_of, only, outcomes, settle, task
 from tests.integration.heads import executor as executor
@@ -90,7 +92,7 @@ def test_what_is_slower_is_measured_again_and_then_fails_with_its_figures(world:
     assert found.state is TaskState.FAILED
     assert found.failure is not None
     assert (
-        "ttft_ms (batch 1, prompt 64) 108 ms is slower than the last good 100 ms (8 runs): +7." in found.failure.message
+        "ttft_ms (batch 1, prompt 64) 107 ms is slower than the last good 100 ms (8 runs): +7." in found.failure.message
     )
     assert "in 2 runs" in found.failure.message
     assert len(runs(world.store.database, Chosen(("ttft_ms",), tasks=(found.id,)))) == 2  # no sample is lost
@@ -154,6 +156,44 @@ def test_a_quoted_target_can_be_the_measure(world: World) -> None:
     assert slow.state is TaskState.FAILED
     assert slow.failure is not None
     assert "than the target 80 ms (a page): +25" in slow.failure.message
+
+
+@ON_SQLITE
+def test_what_was_imported_is_no_measure_of_what_ran_here(world: World) -> None:
+    """Whatever it says of where it ran: neither the level nor the noise that a gate knows is from it."""
+    model, variant = variant_called(VARIANT, "cpu")
+
+    def claim(*medians: float) -> None:
+        for median in medians:
+            numbers = (Measurement("ttft_ms", (median,), {"batch": 1, "prompt_tokens": 64}),)
+            at = datetime(2026, 1, 1, tzinfo=UTC)
+            cell = FoundCell(model, variant, "benchmark", at, f"claim {median}", None, numbers)
+            take_in(world.store.database, [cell], "page.md", "ada", NODE.id)
+
+    claim(50.0, 51.0)
+    (first, *others) = QUIET
+    found = world.job(first, gate=GATE)
+    assert "there is nothing to compare it with yet" in found.warnings[0]
+    world.past(others)
+    claim(30.0, 200.0, 400.0)
+    places = {run.place for run in runs(world.store.database, Chosen(("ttft_ms",)))}
+    assert len(places) == 1  # it looks as if it were the same
+    assert world.job(100.1, gate=GATE).warnings == ()
+    assert world.job(107.0, 107.5, gate=GATE).state is TaskState.FAILED
+
+
+@ON_SQLITE
+def test_many_times_as_slow_fails_though_little_is_known(world: World) -> None:
+    """One run and published noise: what all runs say is believed, and what they leave open is told."""
+    world.past([100.0])
+    found = world.job(220.0, 230.0, gate=GATE)
+    assert found.state is TaskState.FAILED
+    assert found.failure is not None
+    assert "ttft_ms (batch 1, prompt 64) 225 ms is slower than the last good 100 ms (1 run)" in found.failure.message
+    found = world.job(112.0, 112.0, gate={**GATE, "runs": 2})
+    assert found.state is TaskState.SUCCEEDED
+    (warning,) = found.warnings
+    assert warning.startswith("gate: passes, for it is not measured again: ttft_ms (batch 1, prompt 64) 112 ms may be")
 
 
 def raced(world: World, folder: Path, task_id: str, medians: Sequence[float]) -> list[Compared]:
