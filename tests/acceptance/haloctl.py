@@ -168,7 +168,7 @@ class Haloctl:
 
     def kill_all(self) -> None:
         """Leave nothing behind, whatever a test did."""
-        while found := self.processes():
+        while found := self.processes() or self.processes():
             for process in found:
                 with suppress(psutil.Error):
                     process.kill()
