@@ -87,7 +87,7 @@ def run(
         env={**os.environ, "CALLERS_OWN": "1", **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 
