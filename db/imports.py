@@ -1,11 +1,12 @@
 """Results that other programs wrote, as jobs that have ended: every reader finds them, and nothing is taken from them.
 
-A job for each model and time; a task, carried out by an attempt, for each cell. They go the way that every task goes,
+A job for each model and time, and for each more of what is in one place of its matrix; a task, carried out by an
+attempt, for each cell. They go the way that every task goes,
 within one transaction, so that no head ever sees one that could be run. They have no files, no identity and no
 duration: no cache hits them, and no estimate is made from them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -62,9 +63,12 @@ def take_in(database: Database, cells: Sequence[FoundCell], file: str, by: str, 
     """Store cells as results of their own times; those that were imported before are left out."""
     with database.writing() as connection:
         known = _known(connection, [cell.digest for cell in cells])
-        jobs: dict[tuple[str, datetime], list[FoundCell]] = defaultdict(list)
+        jobs: dict[tuple[str, datetime, int], list[FoundCell]] = defaultdict(list)
+        alike: Counter[tuple[Any, ...]] = Counter()
         for cell in {cell.digest: cell for cell in cells if cell.digest not in known}.values():
-            jobs[cell.model, cell.at].append(cell)
+            place = (cell.model, cell.at, cell.variant.name, cell.variant.target, cell.stage)
+            jobs[cell.model, cell.at, alike[place]].append(cell)
+            alike[place] += 1
         made = [_store(connection, found, file, by, node) for found in jobs.values()]
         if made:
             _put_in_order(connection)

@@ -41,7 +41,7 @@ def vllm(
 ) -> None:
     """Import vLLM's own benchmark results: TTFT, ITL, latency, throughput.
 
-    A file is imported once, whatever it is called.
+    A result is imported once, whatever its file is called: one that --append-result lets grow can be imported again.
     """
     from orchestrator.imports import vllm as reader
 

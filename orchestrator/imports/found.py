@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -10,6 +11,9 @@ from typing import Any
 
 from db.imports import FoundCell
 from jobs.errors import FileError
+
+DECODER = json.JSONDecoder()
+SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,43 @@ def content_of(path: Path) -> bytes:
         raise FileError(str(path), None, "", f"can't be read: {error.strerror}") from error
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One JSON object of a file."""
+
+    line: int  #: that it begins in
+    content: bytes
+    found: dict[str, Any]
+
+
 def parsed(path: Path, content: bytes) -> dict[str, Any]:
     """A file that holds one JSON object; raises FileError."""
+    found = entries(path, content)
+    if len(found) > 1:
+        raise FileError(str(path), found[1].line, "", "should be one JSON object, and here is another one")
+    return found[0].found
+
+
+def entries(path: Path, content: bytes) -> list[Entry]:
+    """A file's JSON objects, of which there may be several one after another, on lines of their own or not.
+
+    Raises FileError, also where there is none.
+    """
     try:
-        value = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise FileError(str(path), error.lineno, "", f"is not JSON: {error.msg}") from error
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise FileError(str(path), None, "", "is not JSON: it is not text") from error
-    if not isinstance(value, dict):
-        raise FileError(str(path), None, "", "should be one JSON object")
-    return value
+    found, end = list[Entry](), 0
+    while (begin := SPACE.match(text, end).end()) < len(text) or not found:  # type: ignore[union-attr]
+        line = text.count("\n", 0, begin) + 1
+        try:
+            value, end = DECODER.raw_decode(text, begin)
+        except json.JSONDecodeError as error:
+            raise FileError(str(path), error.lineno, "", f"is not JSON: {error.msg}") from error
+        if not isinstance(value, dict):
+            raise FileError(str(path), line if found else None, "", "should be one JSON object")
+        found.append(Entry(line, text[begin:end].encode(), value))
+    return found
 
 
 def digest_of_content(content: bytes, what: str) -> str:

@@ -1,4 +1,4 @@
-"""What `vllm bench serve`, `latency` and `throughput` write with `--save-result` or `--output-json`. Pure.
+"""What `vllm bench serve`, `latency` and `throughput` write with `--save-result`, `--append-result` or `--output-json`.
 
 Field names are those of vllm/benchmarks/serve.py, latency.py and throughput.py, 0.6 to 0.27.
 """
@@ -14,7 +14,7 @@ from db.imports import FoundCell
 from jobs.errors import FileError
 from jobs.task import Measurement
 from jobs.variants import Engine, Variant, variant_name
-from orchestrator.imports.found import FoundFile, Workload, content_of, digest_of_content, numbers_at, parsed
+from orchestrator.imports.found import Entry, FoundFile, Workload, content_of, digest_of_content, entries, numbers_at
 
 DATE = "%Y%m%d-%H%M%S"  #: of `date`, in the zone of the machine that wrote it
 MOST_SAMPLES = 10_000  #: of one metric; a run with more gaps between tokens keeps vLLM's own median of them
@@ -30,21 +30,33 @@ Found = Mapping[str, Any]
 
 
 def read(path: Path, model: str, variant: Variant, at: datetime | None, said: Workload) -> FoundFile:
-    """The file's measurements as a benchmark; `at` is needed where it has no date. Raises FileError."""
-    content = content_of(path)
-    found = parsed(path, content)
-    key = next((key for key in KINDS if key in found), None)
-    if key is None:
-        raise FileError(str(path), None, "", f"is no result of vllm bench: it has none of the keys {', '.join(KINDS)}")
-    cell = FoundCell(
-        model=model,
-        variant=_of_vllm(model, variant),
-        stage="benchmark",
-        at=at or _date(path, found),
-        digest=digest_of_content(content, "vllm"),
-        measurements=tuple(KINDS[key](path, found, said)),
-    )
-    return FoundFile((cell,))
+    """The file's measurements, each result a benchmark; `at` is needed where one has no date. Raises FileError.
+
+    With `--append-result` there are several: on a line each, which is not relied on.
+    """
+    found = entries(path, content_of(path))
+    return FoundFile(tuple(_cell(path, one, len(found) > 1, model, variant, at, said) for one in found))
+
+
+def _cell(
+    path: Path, entry: Entry, is_one_of_many: bool, model: str, variant: Variant, at: datetime | None, said: Workload
+) -> FoundCell:
+    try:
+        key = next((key for key in KINDS if key in entry.found), None)
+        if key is None:
+            what = f"is no result of vllm bench: it has none of the keys {', '.join(KINDS)}"
+            raise FileError(str(path), None, "", what)
+        return FoundCell(
+            model=model,
+            variant=_of_vllm(model, variant),
+            stage="benchmark",
+            at=at or _date(path, entry.found),
+            digest=digest_of_content(entry.content, "vllm"),
+            measurements=tuple(KINDS[key](path, entry.found, said)),
+            line=entry.line if is_one_of_many else None,
+        )
+    except FileError as error:
+        raise FileError(error.file, entry.line if is_one_of_many else None, error.key, error.message) from error
 
 
 def _of_vllm(model: str, variant: Variant) -> Variant:

@@ -1,5 +1,6 @@
 """Imported results in real databases: every reader finds them, nothing is made of them."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -56,6 +57,14 @@ def test_imported_results_are_read_like_those_that_ran_here(database: Database) 
         (later, JobState.SUCCEEDED, "page.md"),
         (job, JobState.FAILED, "page.md"),
     ]
+
+
+def test_results_of_one_time_are_each_a_job(database: Database) -> None:
+    """As when a file holds several and its user says when."""
+    more = [replace(cell(1), digest=f"{number}") for number in range(3)]
+    assert len(imported(database, cell(1, "invoke"), *more)) == 3
+    assert len(results(database)) == 4
+    assert list(audit.violations(database)) == []
 
 
 def test_what_was_imported_is_not_imported_again(database: Database) -> None:

@@ -146,6 +146,43 @@ def test_a_file_that_vllm_did_not_write_is_told_by_its_key(tmp_path: Path, found
     assert said in str(told.value)
 
 
+def appended(*found: dict[str, Any], between: str = "\n") -> str:
+    """As serve.py leaves a file with --append-result: a line end before each result but the first."""
+    return between.join(json.dumps(one) for one in found)
+
+
+@pytest.mark.parametrize("between", ["\n", "", "\n\n"])
+def test_each_result_that_vllm_appended_is_one_of_its_own_time(tmp_path: Path, between: str) -> None:
+    file = tmp_path / "vllm.json"
+    later = SERVED | {"date": "20241116-083000", "max_concurrency": 16, "median_e2el_ms": 700.0}
+    file.write_text(appended(SERVED, later, between=between))
+    cells = vllm.read(file, MODEL, VARIANT, None, UNKNOWN).cells
+    assert [(cell.at.day, cell.measurements[0].context["batch"]) for cell in cells] == [(15, 2), (16, 16)]
+    assert [numbers(cell)["e2e_ms"] for cell in cells] == [(550.0,), (700.0,)]
+    file.write_text(appended(SERVED))
+    (alone,) = vllm.read(file, MODEL, VARIANT, None, UNKNOWN).cells
+    assert alone.digest == cells[0].digest  # it is known when the file has grown
+    assert (alone.line, [cell.line for cell in cells]) == (None, [1, 1 + between.count("\n")])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (appended(SERVED, {"completed": 1}), "vllm.json:2: is no result of vllm bench"),
+        (appended(SERVED, SERVED | {"completed": 0}), "vllm.json:2: completed: is 0"),
+        (appended(SERVED) + '\n{"date": "2024', "vllm.json:2: is not JSON"),
+        (appended(SERVED) + "\n[]", "vllm.json:2: should be one JSON object"),
+        ("", "vllm.json:1: is not JSON"),
+    ],
+)
+def test_an_appended_result_that_can_t_be_read_is_told_by_its_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "vllm.json"
+    file.write_text(text)
+    with pytest.raises(FileError) as told:
+        vllm.read(file, MODEL, VARIANT, None, UNKNOWN)
+    assert said in str(told.value)
+
+
 def test_a_file_without_a_date_needs_one(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="give --date"):
         read_vllm(tmp_path, LATENCY, at=None)
