@@ -10,7 +10,8 @@ HALOCTL_RAY_ADDRESS        HOST:PORT of a Ray cluster for `haloctl head` to use;
 HALOCTL_TOOLCHAINS         a file with the site's own toolchains; default: there are none
 HALOCTL_CPU_DEVICES        how many logical CPU devices a node has; default 8
 HALOCTL_MAX_FOREIGN_CPU_PERCENT  how much of a node's processors may compute for others during a measurement, or any 5 s
-                           of it, before it counts as disturbed; default 10 where devices are the host's cores, 50 with GPUs
+                           of it, before it counts as disturbed; default 10 where devices are the host's cores, 50 with
+                           GPUs
 """
 
 import os
