@@ -4,28 +4,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, cast, func, literal_column, or_, select
 
-from db import loose_scan, tables
+from db import run_conditions, tables
 from db.engine import Database
-from db.filters import PATTERN_SIGNS, matching, parts
+from db.filters import parts
 from db.identities import SUCCEEDED
-from db.ids import find_attempt, find_job, find_task
 from db.imported import DIGEST
 from db.values import places_of
-from jobs.metrics import METRICS
 from jobs.state import DONE, FailureKind
 from jobs.variants import AXES
 
 #: The newest so many measurements are read where there are more: that is some tenths of a second.
 MOST = 4000
-FEW = 1500  #: attempts that are looked through, rather than all measurements from the newest on
 DISTURBED = "disturbed"  #: what a context calls it when something else disturbed a measurement
-KNOWN_BY = ("variant", "toolchain", "engine", "model")  #: what a variant's name says
 HOST = "cpu"  #: the kind of devices that are all the same cores
 
 
@@ -100,11 +95,11 @@ class Run:
 def runs(database: Database, chosen: Chosen, most: int = MOST) -> list[Run]:
     """Newest first, of each metric an equal share of at most so many."""
     with database.reading() as connection:
-        wanted = _wanted(connection, chosen)
+        wanted = run_conditions.wanted(connection, chosen)
         metrics = [metric for metric in chosen.metrics if _is_measured(connection, metric)]
         if wanted is None or not metrics:
             return []
-        share, is_few = max(most // len(metrics), 1), _is_few(connection, chosen, wanted)
+        share, is_few = max(most // len(metrics), 1), run_conditions.is_few(connection, chosen, wanted)
         query = _columns(chosen).where(*wanted).order_by(*_newest_first(is_few=is_few)).limit(share)
         rows = [
             row
@@ -185,110 +180,32 @@ def _columns(chosen: Chosen) -> Select[Any]:
     )
 
 
-def _wanted(connection: Connection, chosen: Chosen) -> list[ColumnElement[bool]] | None:
-    """The conditions; None where nothing can fit."""
-    attempts, tasks, cells = tables.attempts.c, tables.tasks.c, tables.cells.c
-    wanted: list[ColumnElement[bool]] = []
-    if chosen.names_variants:
-        names = _variants(connection, chosen)
-        if not names:
-            return None
-        wanted.append(cells.variant.in_(names))
-    wanted += matching(connection, cells.target, chosen.target)
-    if chosen.job is not None:
-        wanted.append(tasks.job == _job(connection, chosen.job))
-    if chosen.result is not None:
-        wanted.append(_of_result(connection, chosen.result))
-    if chosen.tasks is not None:
-        wanted.append(tasks.id.in_(chosen.tasks))
-    if chosen.node is not None:
-        wanted.append(attempts.node == chosen.node)
-    for name in ("batch", "prompt_tokens"):
-        if (size := getattr(chosen, name)) is not None:
-            wanted.append(tables.measurements.c[name] == size)
-    if chosen.since is not None:
-        wanted.append(attempts.ended_at >= chosen.since)
-    if chosen.until is not None:
-        wanted.append(attempts.ended_at < chosen.until)
-    return wanted
-
-
-def _job(connection: Connection, text: str) -> str:
-    """By the start of its id, or the newest that is called so."""
-    columns = tables.jobs.c
-    named = select(columns.id).where(columns.name == text).order_by(columns.submitted_at.desc(), columns.id).limit(1)
-    return connection.scalar(named) or find_job(connection, text)
-
-
-def _of_result(connection: Connection, name: str) -> ColumnElement[bool]:
-    if name.count("-") > 1:
-        return tables.attempts.c.id == find_attempt(connection, name)
-    return tables.tasks.c.id == find_task(connection, name)
-
-
-def _variants(connection: Connection, chosen: Chosen) -> list[str]:
-    """The names of the variants that are asked for."""
-    if chosen.variants:
-        return list(chosen.variants)
-    asked = {name: pattern for name in KNOWN_BY if (pattern := getattr(chosen, name)) is not None}
-    if asked.keys() == {"variant"} and not PATTERN_SIGNS & set(asked["variant"]):
-        return [asked["variant"]]
-    cells = tables.cells.c  # the name says it all, so that one cell of each tells
-    names = loose_scan.distinct([cells.variant]).cte("names")
-    job = select(cells.job).where(cells.variant == names.c.variant).order_by(cells.target, cells.stage).limit(1)
-    one = select(names.c.variant, job.scalar_subquery().label("job")).subquery()
-    query = (
-        select(cells.variant, cells.toolchain, cells.engine, cells.model)
-        .distinct()
-        .join(one, and_(one.c.job == cells.job, one.c.variant == cells.variant))
-    )
-    found = connection.execute(query).mappings().all()
-    return [row["variant"] for row in found if all(fnmatchcase(row[name], asked[name]) for name in asked)]
-
-
-def _is_few(connection: Connection, chosen: Chosen, wanted: Sequence[ColumnElement[bool]]) -> bool:
-    """Whether to find the attempts first and their measurements then, rather than to go back through all of these."""
-    if (chosen.job, chosen.tasks, chosen.result) != (None, None, None):
-        return True
-    attempts, cells = tables.attempts.c, tables.cells.c
-    if chosen.names_variants:
-        stages = {METRICS[metric].stage for metric in chosen.metrics}
-        found = select(cells.task).where(*(one for one in wanted if _is_of(one, "cells")), cells.stage.in_(stages))
-    elif chosen.since is not None or chosen.until is not None:
-        found = select(attempts.id).where(*(one for one in wanted if _is_of(one, "attempts")))
-    else:
-        return False
-    count = connection.scalar(select(func.count()).select_from(found.limit(FEW).subquery()))
-    return (count or 0) < FEW
-
-
-def _is_of(condition: Any, table: str) -> bool:
-    return getattr(getattr(condition.left, "table", None), "name", None) == table
-
-
 def _run(row: Any) -> Run:
-    facts = json.loads(row.context)
-    place, devices = placed(row.places)
+    """From the columns of `_columns`; names are looked up in rows for longer than all else takes."""
+    attempt, metric, unit, median, batch, prompt_tokens, context, epoch, node, digest, *others = row
+    ended_at, outcome, failure_kind, state, places, task, job, model, variant, target, *axes = others
+    facts = json.loads(context)
+    place, devices = placed(places)
     return Run(
-        attempt=row.attempt,
-        task=row.task,
-        job=row.job,
-        model=row.model,
-        variant=row.variant,
-        target=row.target,
-        axes=axes_among(*(row[-len(AXES) :])),
-        metric=row.metric,
-        unit=row.unit,
-        workload=workload_of(row.batch, row.prompt_tokens, facts),
-        median=row.median,
-        place=place or row.node,
-        node=row.node,
+        attempt=attempt,
+        task=task,
+        job=job,
+        model=model,
+        variant=variant,
+        target=target,
+        axes=axes_among(*axes),
+        metric=metric,
+        unit=unit,
+        workload=workload_of(batch, prompt_tokens, facts),
+        median=median,
+        place=place or node,
+        node=node,
         devices=devices,
-        digest=row.digest,
+        digest=digest,
         driver=driver_of(facts),
-        at=row.ended_at,
-        is_good=row.outcome == SUCCEEDED or (row.failure_kind == FailureKind.UNSURE and row.state in DONE),
-        epoch=row.epoch,
+        at=ended_at,
+        is_good=outcome == SUCCEEDED or (failure_kind == FailureKind.UNSURE and state in DONE),
+        epoch=epoch,
         facts=facts,
     )
 

@@ -171,17 +171,21 @@ def _apart(old: Sequence[Run], new: Sequence[Run]) -> tuple[list[Run], list[Run]
 def _key(old: Sequence[Run], new: Sequence[Run]) -> tuple[str, ...]:
     """The axes that must agree: those whose values the two sides have some of in common. The others are compared."""
     axes = ("model", *(old[0].axes if old else ()))
-    return tuple(name for name in axes if {_axis(run, name) for run in old} & {_axis(run, name) for run in new})
+    kinds = [{_values(run, axes) for run in side} for side in (old, new)]
+    values = [[{kind[index] for kind in side} for index in range(len(axes))] for side in kinds]
+    return tuple(name for name, *both in zip(axes, *values, strict=True) if both[0] & both[1])
 
 
-def _axis(run: Run, name: str) -> Any:
-    return run.model if name == "model" else run.axes[name]
+def _values(run: Run, axes: Sequence[str]) -> tuple[Any, ...]:
+    """In their order."""
+    found = run.axes
+    return tuple([run.model if name == "model" else found[name] for name in axes])
 
 
 def _grouped(runs: Sequence[Run], key: Sequence[str]) -> dict[Key, list[Run]]:
     found: dict[Key, list[Run]] = defaultdict(list)
     for run in runs:
-        found[(*(_axis(run, name) for name in key), run.target, run.metric, run.workload)].append(run)
+        found[(*_values(run, key), run.target, run.metric, run.workload)].append(run)
     return found
 
 

@@ -90,3 +90,17 @@ def test_no_large_table_is_read_from_end_to_end(filled: Database) -> None:
         assert (name, read_from_end_to_end(filled, statements)) == (name, [])
     alike = "SELECT id FROM measurements WHERE unit = 'ms'", ()
     assert len(read_from_end_to_end(filled, [alike])) == 1
+
+
+def test_runs_of_one_variant_are_found_from_its_attempts_where_a_database_keeps_no_counts(filled: Database) -> None:
+    if filled.url.drivername != "sqlite":
+        pytest.skip("a server counts, and chooses by that")
+    with noted() as statements:
+        assert runs(filled, Chosen(("ttft_ms", "itl_ms"), variant=VARIANT))
+    asked = [one for one in statements if "likelihood" in one[0]]
+    assert len(asked) == 2
+    with filled.reading() as connection:
+        for statement, parameters in asked:
+            plan = [step for *_, step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+            assert plan[0].startswith("SEARCH cells"), plan
+            assert any("ix_measurements_attempt_metric" in step for step in plan), plan
