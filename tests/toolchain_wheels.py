@@ -6,7 +6,7 @@ installed with, so that stages run under it as under the default one.
 
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
@@ -18,7 +18,7 @@ HAND_ON = """
 import os, sys
 
 def main():
-    os.execv({tool!r}, [{tool!r}, *sys.argv[1:]])
+    os.execv({tool!r}, [{tool!r}, *sys.argv[1:], *{flags!r}])
 """
 
 
@@ -27,10 +27,13 @@ def variables(folder: Path) -> dict[str, str]:
     return {"UV_FIND_LINKS": str(folder), "UV_OFFLINE": "1"}
 
 
-def iree(folder: Path, version: str, gate: Path | None = None) -> tuple[Path, Path]:
-    """A release of IREE's compiler and runtime; where it is, no Python begins while there is a file `gate`."""
+def iree(folder: Path, version: str, gate: Path | None = None, flags: Sequence[str] = ()) -> tuple[Path, Path]:
+    """A release of IREE's compiler and runtime; where it is, no Python begins while there is a file `gate`.
+
+    Its compiler is given some flags more than it is told.
+    """
     tool = str(Path(sys.executable).with_name("iree-compile"))
-    module = {"handed_on.py": HAND_ON.format(tool=tool)}
+    module = {"handed_on.py": HAND_ON.format(tool=tool, flags=tuple(flags))}
     if gate:
         module["wait_for_gate.pth"] = WAIT.format(gate=str(gate))
     compiler = wheel(folder, "iree-base-compiler", version, module, scripts={"iree-compile": "handed_on:main"})

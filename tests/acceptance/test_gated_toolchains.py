@@ -1,0 +1,66 @@
+"""A gate between two toolchains as users have it: two compilers, two programs that really run, the numbers they have.
+
+The second compiler repeats each dispatch 25 times, so that what it makes is slower on any machine, however busy.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import toolchain_wheels
+from tests.acceptance.haloctl import Haloctl, opened
+from tests.acceptance.jobs import EVERYTHING, PROMPT_TOKENS
+
+SLOW = "--iree-hal-benchmark-dispatch-repeat-count=25"
+FAR_TOO_FAST_MS = 1e-4  #: every program is slower
+
+
+@pytest.fixture
+def haloctl(temporary: Path, origin: Path, tmp_path: Path) -> Iterator[Haloctl]:
+    """One that has measured under its own compiler, and can have another one."""
+    wheels = tmp_path / "wheels"
+    toolchain_wheels.iree(wheels, "9.1.0", flags=[SLOW])
+    with opened(tmp_path / "copied", temporary, origin / "data", **toolchain_wheels.variables(wheels)) as found:
+        yield found
+        found.until_gone()
+
+
+def claim(haloctl: Haloctl) -> None:
+    """Import what nothing here would be as fast as; it says that it ran here, under the compiler that is here."""
+    run = {"name": f"BM_prefill_bs1_t{PROMPT_TOKENS}", "real_time": FAR_TOO_FAST_MS, "time_unit": "ms"}
+    file = haloctl.folder / "iree.json"
+    file.write_text(json.dumps({"context": {"date": "2024-11-01T10:00:00+00:00"}, "benchmarks": [run]}))
+    haloctl.answer(
+        *("import", "iree", str(file), "--variant", "tiny-llama-FP16-TP1", "--target", "cpu", "--node", "local")
+    )
+
+
+def gated(haloctl: Haloctl, toolchain: str, against: str) -> str:
+    """A job file."""
+    return haloctl.job(
+        **{
+            **EVERYTHING,
+            "variants": {"precision": "f16", "tp": [1, 2], "toolchain": toolchain, "exclude": [{"tp": 2}]},
+            "stages": ["export", "compile", "benchmark"],
+            "gate": {"against": against, "metrics": ["ttft_ms"]},
+        }
+    )
+
+
+def test_a_compiler_whose_programs_are_slower_fails_the_gate_and_its_numbers_stay(haloctl: Haloctl) -> None:
+    """Against what the other one's program came to here, and nothing that somebody imported."""
+    claim(haloctl)
+    done = haloctl.run("submit", gated(haloctl, "iree-9.1", "toolchain:default"), "--wait", "--json")
+    assert done.code == 3, done.err
+    job = haloctl.json("list")[0]["job"]
+    task = next(found for found in haloctl.json("show", job)["tasks"] if found["stage"] == "benchmark")
+    assert (task["failure"]["kind"], task["attempts"]) == ("too_slow", 2)
+    assert "is slower than default " in task["failure"]["message"]
+    assert "(1 run): +" in task["failure"]["message"]
+    rows = haloctl.json("results", "--metric", "ttft_ms", "--variant", "tiny-llama-FP16-TP1*", "--target", "cpu")
+    (claimed,) = [row for row in rows if "imported_from" in row["context"]]
+    assert (claimed["node"], claimed["toolchain"], claimed["median"]) == ("local", "default", FAR_TOO_FAST_MS)
+    medians = {row["toolchain"]: row["median"] for row in rows if row is not claimed}
+    assert medians["iree-9.1"] > 2 * medians["default"]
