@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import psutil
 from db import audit, reports
 from jobs.state import JobState
 from jobs.task import Resources
-from tests.acceptance.haloctl import Running, until
+from tests.acceptance.haloctl import DEADLINE_S, Running, until
 from tests.cluster.conftest import Cluster, how_it_ended
 from tests.cluster.hosts import Host, until_equal
 from tests.cluster.work import Work
@@ -28,9 +29,16 @@ LAST_WORDS = 1000
 
 
 def program(host: Host, name: str) -> psutil.Process:
-    """A host's process by the name of its program."""
-    (found,) = programs(host, name)
-    return found
+    """A host's process by the name of its program, once there is no other: what was just forked is called as its parent
+    is."""
+    found: list[psutil.Process] = []
+
+    def is_one() -> bool:
+        found[:] = programs(host, name)
+        return len(found) == 1
+
+    until(is_one, lambda: f"one {name} on {host.name}, but {host.told()}")
+    return found[0]
 
 
 def programs(host: Host, *names: str) -> list[psutil.Process]:
@@ -76,8 +84,9 @@ def kill_head(cluster: Cluster) -> None:
 
 
 def kill_node(cluster: Cluster, host: Host) -> None:
-    """Kill all that a node has, as a power cut does."""
-    host.kill()
+    """Kill all that a node has, as a power cut does: also what was being forked."""
+    while host.processes():
+        host.kill()
     cluster.daemons[host.name].end()
 
 
@@ -85,8 +94,11 @@ def wipe(cluster: Cluster) -> None:
     """Kill the head and its Ray, and have that forget all that it knew."""
     kill_head(cluster)
     head = cluster.hosts["head"]
-    for process in programs(head, CONTROL_STORE, RAYLET):
-        process.kill()
+    found = programs(head, CONTROL_STORE, RAYLET)
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(found, DEADLINE_S)  # or they would write once more
     shutil.rmtree(head.data / "ray" / "state", ignore_errors=True)  # nothing yet, where one was wiped just before
 
 

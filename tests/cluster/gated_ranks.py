@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.llm.rank_process import Rank
     from workers.llm.torch_session import TorchSession
 
-PATIENCE = timedelta(seconds=6)  #: with a peer in a collective
+PATIENCE = timedelta(seconds=10)  #: with a peer in a collective
 TOKENS = 16
 
 

@@ -70,8 +70,14 @@ class Host(Haloctl):
 
     def until_found(self, title: str, deadline_s: float = DEADLINE_S) -> psutil.Process:
         """Wait for a process, and return it."""
-        until(lambda: self.find(title), lambda: f"{title} on {self.name}, but {self.told()}", deadline_s)
-        return self.find(title)[0]
+        found: list[psutil.Process] = []
+
+        def is_found() -> bool:
+            found[:] = self.find(title)
+            return bool(found)
+
+        until(is_found, lambda: f"{title} on {self.name}, but {self.told()}", deadline_s)
+        return found[0]
 
     def cut_from(self, other: "Host") -> None:
         """Cut this host off from another one alone: all else is within reach of both."""
