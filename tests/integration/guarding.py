@@ -86,6 +86,13 @@ def only_guard() -> psutil.Process:
     return guard
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more, reaped or not: in a container there may be nobody who does that."""
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
 def kill_at_once(processes: list[psutil.Process]) -> None:
     for process in processes:
         process.suspend()

@@ -15,7 +15,18 @@ import psutil
 
 from jobs.task import Command
 from tests.integration.attempts import DEADLINE_S, EVEN_MORE_S, TREE_SIZE, interpreter, living, until
-from tests.integration.guarding import ATTEMPT, Tree, ended, keeper, kill_at_once, only_guard, run, tree, working_guards
+from tests.integration.guarding import (
+    ATTEMPT,
+    Tree,
+    ended,
+    has_ended,
+    keeper,
+    kill_at_once,
+    only_guard,
+    run,
+    tree,
+    working_guards,
+)
 from workers.processes import End, Guarded
 
 __all__ = ["tree"]
@@ -88,11 +99,11 @@ def test_a_guard_runs_one_thing_after_another_until_it_is_killed_or_its_keeper_i
     first = guard_of_a_run()
     assert guard_of_a_run() == first
     first.kill()
-    until(lambda: not first.is_running(), "it is gone")
+    until(lambda: has_ended(first), "it is gone")
     second = guard_of_a_run()
     assert second != first
     keeper().kill()
-    until(lambda: not second.is_running(), "it has ended")
+    until(lambda: has_ended(second), "it has ended")
 
 
 def test_a_keeper_that_may_open_no_more_files_loses_the_new_run_alone(tree: Tree, tmp_path: Path) -> None:
@@ -159,7 +170,7 @@ def test_a_killed_agent_leaves_no_process(tree: Tree) -> None:
     with agent_that_runs(tree, EVEN_MORE_S) as (agent, guards):
         agent.kill()
         until(tree.is_gone, "the tree is gone")
-        until(lambda: not any(guard.is_running() for guard in guards), "the guard is gone")
+        until(lambda: all(map(has_ended, guards)), "the guard is gone")
 
 
 def test_an_agent_that_is_stopped_for_longer_than_its_lease_leaves_no_process(tree: Tree) -> None:
