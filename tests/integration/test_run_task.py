@@ -12,6 +12,7 @@ from jobs.task import Attempt, Command, Device, Measurement, TaskResult
 from jobs.toolchains import Toolchain
 from tests.integration.attempts import FINITE_INVOCATION, attempt, python, until
 from tests.integration.disks import SMALL_DISK_BYTES, fill, small_disk
+from workers import disturbances, sampling
 from workers.artifacts import ArtifactStore
 from workers.folders import log_path
 from workers.processes import Cancellation
@@ -301,8 +302,14 @@ def test_a_report_with_a_number_that_is_none_fails_the_attempt_and_names_the_met
 def test_a_benchmark_beside_a_busy_loop_is_run_again_and_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told by the kernel's books of processor time: the benchmark ends when the loop has had enough of it."""
+    """Told by the kernel's books of processor time: the benchmark ends when the loop has had enough of it.
+
+    And in each spell of it, of which none is as long as it would have to be by itself.
+    """
     monkeypatch.setenv("HALOCTL_MAX_FOREIGN_CPU_PERCENT", "0.1")
+    monkeypatch.setattr(sampling, "EVERY_S", 0.01)
+    monkeypatch.setattr(sampling, "MOST_COST", 1.0)
+    monkeypatch.setattr(disturbances, "SPELL_S", 0.1)
     settings = {"target": "cpu", "tp": 1, "batch": [1], "prompt_tokens": [8], "warmup": 0, "repetitions": 1}
     with subprocess.Popen([sys.executable, "-IS", "-c", "while True: pass"]) as busy:
         try:
@@ -323,4 +330,6 @@ def test_a_benchmark_beside_a_busy_loop_is_run_again_and_marked(
     assert [len(ttft.context["disturbed_runs"]), len(ttft.samples)] == [1, 1]
     machine = ttft.context["machine"]
     assert machine["foreign_cpu_s"] > machine["own_cpu_s"] > 0
+    assert machine["samples"] > 1
+    assert machine["foreign_percent_of_worst_spell"] > 1
     assert machine["node"] == "local"
