@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 from db import results
 from db.tables import attempts
 from jobs.state import JobState
-from tests.acceptance.haloctl import until
+from tests.acceptance.haloctl import DEADLINE_S, until
 from tests.cluster import faults
 from tests.cluster.conftest import Cluster, running_cluster
 from tests.cluster.faults import DEVICES, HALF_NODE, WHOLE_NODE, ended_as, host_of, until_over, until_running
@@ -86,7 +86,7 @@ def test_a_gang_of_ranks_that_loses_a_node_or_its_link_ends_as_a_whole_and_is_me
     assert lost not in (one, other)
     cluster.start_node(lost.name, waits=False)
     one.cut_from(other)
-    until_equal(lambda: faults.ends(cluster, gang), ["node_lost", "node_lost", "None"])
+    until_equal(lambda: faults.ends(cluster, gang), ["node_lost", "node_lost", "None"], 2 * DEADLINE_S)
     one.heal_to(other)
     gang.open()
     assert ended_as(cluster, gang) == {("node_lost", "node_lost", "succeeded"): 1}
