@@ -25,7 +25,8 @@ from orchestrator.output import quantity
 
 HISTORY = 2000  #: measurements that are looked back on
 LEVEL = 50  #: runs of the last level that are compared with, the newest ones
-TOOLCHAIN = "toolchain:"
+TARGET, TOOLCHAIN = "target", "toolchain:"  #: what a gate may be against
+NAMED = 2  #: devices, in a sentence
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Judged:
     reference: Reference | None  #: None: there is nothing to compare with yet
     ruled: Ruled
     sigma: float = 0.0
+    elsewhere: tuple[str, ...] = ()  #: where there would be something to compare with, were it the same device
 
 
 def judged(database: Database, results: Sequence[TaskResult]) -> list[TaskResult]:
@@ -68,12 +70,20 @@ def _as_ruled(result: TaskResult, found: Sequence[Judged]) -> TaskResult:
     for ones, kind in ((failing, FailureKind.TOO_SLOW), (unsure, FailureKind.UNSURE)):
         if ones:
             return replace(result, failure=Failure(kind, "; ".join(map(_in_words, ones))))
-    new = [one.run for one in found if one.reference is None]
-    names = ", ".join(dict.fromkeys(run.metric for run in new))
     untold = [f"gate: passes, for it is not measured again: {_in_words(one)}" for one in found if not one.ruled.is_told]
-    return _passed(
-        result, [*untold, *([f"gate: {names} passes: there is nothing to compare it with yet"] if new else [])]
-    )
+    new: dict[str, list[str]] = defaultdict(list)
+    for one in found:
+        if one.reference is None:
+            new[_what_there_is(one)].append(one.run.metric)
+    names = {why: ", ".join(dict.fromkeys(metrics)) for why, metrics in new.items()}
+    return _passed(result, [*untold, *(f"gate: {metrics} passes: {why}" for why, metrics in names.items())])
+
+
+def _what_there_is(one: Judged) -> str:
+    if not one.elsewhere:
+        return "there is nothing to compare it with yet"
+    known = ", ".join(one.elsewhere[:NAMED]) + (" and others" if len(one.elsewhere) > NAMED else "")
+    return f"there is nothing on {one.run.place} to compare it with yet, only on {known}"
 
 
 def _passed(result: TaskResult, warnings: list[str]) -> TaskResult:
@@ -120,7 +130,7 @@ def _judge(database: Database, task: Gated, gate: Gate, own: Sequence[Run], *, i
     """Each metric and workload by all its runs since the task was asked for, each beside its own device's past."""
     history = [run for run in _history(database, task, gate) if run.task != task.task]
     noises = learned(history)  # what is judged has no say in it
-    quoted = quoted_targets(database) if gate.against == "target" else []
+    quoted = quoted_targets(database) if gate.against == TARGET else []
     cells: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in sorted(own, key=lambda run: run.at):
         cells[run.metric, run.workload].append(run)
@@ -130,7 +140,9 @@ def _judge(database: Database, task: Gated, gate: Gate, own: Sequence[Run], *, i
         known = [(run, reference) for run in cell if (reference := references[run.place])]
         noise = noises.of(*cell)
         if not known or noise is None:
-            found.append(Judged(cell[-1], None, Ruled(Ruling.PASSES, 0)))
+            same = [] if gate.against == TARGET else [one for one in history if one.bench[1:4] == cell[-1].bench[1:4]]
+            elsewhere = tuple(sorted({one.place for one in same} - set(references)))
+            found.append(Judged(cell[-1], None, Ruled(Ruling.PASSES, 0), elsewhere=elsewhere))
             continue
         excess = [_excess(run, reference) for run, reference in known]
         runs_most = len(known) if is_last else gate.runs  # some may have been disturbed, or elsewhere
@@ -161,7 +173,7 @@ def _own(found: Iterable[Run]) -> list[Run]:
 
 
 def _reference(run: Run, history: Iterable[Run], quoted: Sequence[QuotedTarget], gate: Gate) -> Reference | None:
-    if gate.against == "target":
+    if gate.against == TARGET:
         sizes = dict(run.workload)
         held = target_for(
             quoted,

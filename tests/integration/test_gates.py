@@ -183,6 +183,14 @@ def test_what_was_imported_is_no_measure_of_what_ran_here(world: World) -> None:
 
 
 @ON_SQLITE
+def test_what_ran_on_other_devices_alone_is_named(world: World) -> None:
+    world.past()
+    world.executor.known_nodes = [replace(NODE, id="b")]
+    (warning,) = world.job(150.0, gate=GATE).warnings
+    assert warning == "gate: ttft_ms passes: there is nothing on b to compare it with yet, only on a"
+
+
+@ON_SQLITE
 def test_many_times_as_slow_fails_though_little_is_known(world: World) -> None:
     """One run and published noise: what all runs say is believed, and what they leave open is told."""
     world.past([100.0])
