@@ -160,25 +160,31 @@ def test_what_sharktank_does_not_import_is_said_beforehand(
 
 
 @pytest.mark.parametrize(
-    ("scaling", "architecture", "says"),
+    ("scaling", "says"),
     [
-        ({}, "llama", None),
-        ({**LLAMA_31, "original_max_position_embeddings": 8192}, "llama3", None),
-        ({**LLAMA_31, "original_max_position_embeddings": 8192, "factor": 32.0}, "llama", "llama3: factor 32.0"),
-        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}, "llama", "linear: factor 2.0"),
+        ({}, None),
+        ({**LLAMA_31, "original_max_position_embeddings": 8192}, "(llama3: factor 8, high_freq_factor 4, low_freq"),
+        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}, "(linear: factor 2)"),
     ],
 )
-def test_sharktank_is_given_the_models_rotary_embedding_or_it_is_said_what_differs(
-    scaling: dict[str, Any], architecture: str, says: str | None
+def test_sharktank_is_given_the_models_rope_base_and_what_it_leaves_out_is_said(
+    scaling: dict[str, Any], says: str | None
 ) -> None:
     model = load_model("tiny-llama", None, {"rope_parameters": scaling} if scaling else {})
-    imported = {"general.architecture": "llama", "llama.block_count": 4, "llama.rope.freq_base": 1.0, "schema": "x"}
+    imported = {"general.architecture": "llama", "llama.block_count": 4, "llama.rope.freq_base": 1.0}
     assert shark_model.with_rope(imported, model) == {
-        "general.architecture": architecture,
-        f"{architecture}.block_count": 4,
-        f"{architecture}.rope.freq_base": scaling.get("rope_theta", 10000.0),
-        "schema": "x",
+        **imported,
+        "llama.rope.freq_base": scaling.get("rope_theta", 10000.0),
     }
     warnings = shark_model.rope_warnings(model)
     assert len(warnings) == bool(says)
     assert (says or "") in "".join(warnings)
+
+
+def test_a_warning_of_the_export_stands_in_its_cell(tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "export.json").write_text('{"trace_s": 1.5, "warnings": ["something differs"]}')
+    task = planned({"exporter": "sharktank"}).tasks[0]
+    found = stage_of("export", task.settings).parse(task.settings, tmp_path)
+    assert found.warnings == ("something differs",)
+    assert [each.metric for each in found.measurements] == ["trace_s"]

@@ -3,8 +3,8 @@ r"""`python -m workers.llm.shark_export`: the SHARK route: sharktank makes the p
     python -m workers.llm.shark_export --model tiny-llama --precision f16 --batch 1 --prompt-tokens 64 \
         --cache-length 96
 
-What is imported has the model's own rotary embedding, as far as sharktank has it (`workers.llm.shark_model`). Its
-program keeps keys and values in pages that its caller hands in: config.json says how many of which size
+What is imported has the model's own rope base (`workers.llm.shark_model`); a warning says what is left out. Its program
+keeps keys and values in pages that its caller hands in: config.json says how many of which size
 `workers.llm.shark_session` needs, and a .flags file for each workload gives them to IREE's programs. Runs under a
 toolchain with sharktank.
 """
@@ -89,7 +89,7 @@ def arguments() -> argparse.Namespace:
 
 
 def import_model(model: Model, folder: Path, precision: str, irpa: Path) -> None:
-    """Import a model as sharktank.tools.import_hf_dataset does, in a precision, with its own rotary embedding."""
+    """Import a model as sharktank.tools.import_hf_dataset does, in a precision, with its own rope base."""
     from sharktank.utils.hf import import_hf_dataset, llama3_hf_config_to_sharktank
 
     import_hf_dataset(
@@ -128,7 +128,6 @@ def program_config(args: argparse.Namespace, model: Model, pages: Pages) -> dict
             "source": model.source.text,
             "overrides": model.overrides,
             "rope_theta": shark_model.rope_theta(model),
-            "architecture": shark_model.architecture(model),
         },
         "precision": args.precision,
         "attention": args.attention,

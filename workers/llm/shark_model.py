@@ -11,15 +11,6 @@ from workers.llm.program import BadInput
 from workers.llm.shark_program import most_tokens
 
 FREQ_BASE, ARCHITECTURE = "rope.freq_base", "general.architecture"
-#: The one rope scaling that sharktank 3.8 has for llamas: that of the architecture which it calls llama3 (llama 3.1's),
-#: in transformers' words. Its own importers call all llamas llama, and scale none of them.
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8,
-    "low_freq_factor": 1,
-    "high_freq_factor": 4,
-    "original_max_position_embeddings": 8192,
-}
 ROPE_SCALING = "rope_scaling"  #: where transformers 4 keeps what 5 keeps in rope_parameters
 KEPT = ("safetensors", "safetensors.index.json")
 
@@ -69,16 +60,19 @@ def rope_scaling(model: Model) -> dict[str, Any]:
 
 
 def rope_warnings(model: Model) -> list[str]:
-    """What of the model's rotary embedding sharktank leaves out, and what follows from that."""
+    """What of the model's rotary embedding sharktank leaves out, and what follows from that.
+
+    Its release 3.8 scales the frequencies of the architecture llama3 alone, which its importers give to no model and
+    of which its programs can't be made (KeyError in AttentionFFNBlock).
+    """
     scaling = rope_scaling(model)
-    if not scaling or architecture(model) == LLAMA3["rope_type"]:
+    if not scaling:
         return []
-    told = ", ".join(f"{key} {value}" for key, value in scaling.items() if key != "rope_type")
-    known = ", ".join(f"{key} {value}" for key, value in LLAMA3.items() if key != "rope_type")
+    told = ", ".join(f"{key} {value:g}" for key, value in sorted(scaling.items()) if isinstance(value, int | float))
+    kind = f"{scaling['rope_type']}: {told}" if told else scaling["rope_type"]
     return [
-        f"sharktank leaves out the model's rope scaling ({scaling['rope_type']}: {told}): its program turns queries "
-        "and keys by unscaled frequencies, so its logits differ from the model's, the more the later the position; of "
-        f"llamas sharktank 3.8 scales those of llama 3.1 alone (llama3: {known})"
+        f"sharktank 3.8 leaves out the model's rope scaling ({kind}): the program turns queries and keys by unscaled "
+        "frequencies, so its logits differ from the model's, the more the later the position"
     ]
 
 
@@ -111,19 +105,9 @@ def problems(model: Model, pp: int, cache_length: int | None = None) -> Iterator
         )
 
 
-def architecture(model: Model) -> str:
-    """What sharktank is to take the model for: it scales the frequencies of llama3 alone, by values of its own."""
-    return "llama3" if rope_scaling(model) == LLAMA3 else "llama"
-
-
 def with_rope(properties: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    """A dataset's properties with the model's own rope base and scaling, whatever they said."""
-    old, new = properties.get(ARCHITECTURE, "llama"), architecture(model)
-    named = {
-        f"{new}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
-        for key, value in properties.items()
-    }
-    return {**named, ARCHITECTURE: new, f"{new}.{FREQ_BASE}": rope_theta(model)}
+    """A dataset's properties with the model's own rope base, whatever they said."""
+    return {**properties, f"{properties.get(ARCHITECTURE, 'llama')}.{FREQ_BASE}": rope_theta(model)}
 
 
 def write_model(model: Model, folder: Path) -> list[Path]:
@@ -147,7 +131,7 @@ def write_model(model: Model, folder: Path) -> list[Path]:
 
 
 def repair(source: Path, target: Path, model: Model) -> None:
-    """Copy a dataset with the model's own rotary embedding in it, whatever it said."""
+    """Copy a dataset with the model's own rope base in it, whatever it said."""
     from sharktank.types import Dataset
 
     dataset: Any = Dataset.load(source)
