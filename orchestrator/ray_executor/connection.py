@@ -24,6 +24,7 @@ T = TypeVar("T")
 LOCAL = "local"
 NAMESPACE = "haloctl"
 CONTROL_STORE_S = 3.0
+LOCAL_CONTROL_STORE_S = 15.0  #: one that ended is known by its doors; what else keeps it is how busy the machine is
 ASIDE_S = 2.0  #: for what is only tidied up
 AGENT_THREADS = 8  #: a cancel is answered while polls are under way
 GROUP_PREFIX = "haloctl:"
@@ -238,7 +239,8 @@ class Connection:
         """All living raylets, by Ray's names. Not asked with ray.nodes(), which ends this process when Ray's state was
         wiped."""
         try:
-            return _alive(self._store.get_all_node_info(timeout=CONTROL_STORE_S))
+            timeout_s = CONTROL_STORE_S if self.address else LOCAL_CONTROL_STORE_S
+            return _alive(self._store.get_all_node_info(timeout=timeout_s))
         except self._ray.exceptions.AuthenticationError as error:
             raise RayForgot(self._where, "its state was wiped; it is joined anew") from error
         except (self._ray.exceptions.RayError, RuntimeError, OSError) as error:
