@@ -100,7 +100,7 @@ def test_every_quantizer_with_its_options(haloctl: Haloctl, case: Case) -> None:
     )
     assert running.process.wait(JOB_S) == 0, running.err
     rows: dict[str, dict[str, float]] = {}
-    (job,) = [job["id"] for job in haloctl.json("list") if job["name"] == str(case)]
+    (job,) = [job["job"] for job in haloctl.json("list") if job["name"] == str(case)]
     for found in haloctl.json("results", "--job", job):
         if found["metric"] in FIGURES:
             rows.setdefault(found["variant"], {})[found["metric"]] = found["median"]
