@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tests.integration.models import make_checkpoint
-from tests.integration.test_export import compile_for_cpu, program_logits, run
+from tests.integration.test_export import assert_nothing_lasting_is_copied, compile_for_cpu, program_logits, run
 from workers.llm import export
 from workers.llm.dequantized import load_dequantized
 from workers.llm.model_source import load_model
@@ -153,6 +153,7 @@ def test_a_program_computes_with_the_stored_numbers(
     module = compile_for_cpu(tmp_path, case.tp)
     session = Session(tmp_path / "outputs/config.json", module, ["local-task"] * case.tp)
     assert largest_difference(model, session) < case.tolerance
+    assert_nothing_lasting_is_copied(tmp_path, case.tp)
     text = (tmp_path / "outputs/model.mlir").read_text()
     assert f"x{case.low}>" in text
     assert ("@cache." in text and "xf8E4M3FNUZ>" in text) or not case.layout.has_fp8_kv_cache

@@ -6,7 +6,6 @@ of a block and joins what comes back. The root holds the parameters and the cach
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,25 +13,12 @@ from iree.compiler import ir
 
 from workers.llm import mlir
 from workers.llm.blocks import Need, Sender, expand
+from workers.llm.global_tensors import Global
 from workers.llm.mlir import emit
 from workers.llm.packing import Packing, Slot
 from workers.llm.parameters import symbol_of
 from workers.llm.pieces import Meta
 from workers.llm.tracing import SITE, Block, Layer, Program
-
-PARAMETER_SCOPE = "model"
-#: initial values of the cache tensors are bit patterns 1, 2, ...: finite in every type up to here
-_MAX_CACHES = 0x7BFF
-
-
-@dataclass(frozen=True)
-class Global:
-    """A tensor that outlives a call: a parameter, or a part of the cache; `cache_number` counts those."""
-
-    symbol: str
-    rank: int
-    meta: Meta
-    cache_number: int | None = None
 
 
 class Assembler:
@@ -60,7 +46,7 @@ class Assembler:
             _RootAssembler(self, program, root).run(needs)
         at = ir.InsertionPoint.at_block_begin(self.module.body)
         for each in self.globals.values():
-            self._declare(each, at)
+            each.declare(at)
 
     def _drop_unused_inputs(self, program: Program) -> None:
         """What a block does not read is not sent to it."""
@@ -141,24 +127,6 @@ class Assembler:
             self.globals[symbol] = Global(symbol, rank, meta, number)
         return self.globals[symbol]
 
-    def _declare(self, each: Global, at: ir.InsertionPoint) -> None:
-        kind = mlir.tensor(each.meta)
-        attributes = {
-            "sym_name": ir.StringAttr.get(each.symbol),
-            "sym_visibility": ir.StringAttr.get("private"),
-            "type": ir.TypeAttr.get(kind),
-        }
-        # on one device too: without it IREE 3.13 copies every weight and cache tensor that a layer is given, each call
-        attributes["stream.affinity"] = mlir.device(each.rank)
-        if each.cache_number is None:
-            value = f'#flow.parameter.named<"{PARAMETER_SCOPE}"::"{each.symbol}"> : {kind}'
-        else:  # FuseGlobals (3.13) merges mutable globals whose initial values are equal
-            assert each.cache_number <= _MAX_CACHES
-            digits = 2 * each.meta.dtype.itemsize
-            value = f"dense<0x{each.cache_number:0{digits}X}> : {kind}"
-            attributes["is_mutable"] = ir.UnitAttr.get()
-        emit("util.global", at, **attributes, initial_value=ir.Attribute.parse(value))
-
 
 class _RootAssembler:
     """Fills the public function of one entry point."""
@@ -194,8 +162,9 @@ class _RootAssembler:
         callee = ir.FlatSymbolRefAttr.get(layer.symbol)
         call = emit("util.call", at, [*inputs, *extra], results, callee=callee)
         for need, value in zip(caches, list(call.results)[1:], strict=True):
-            symbol = self._owner.hold(f"{name}.{need.name}", need.rank, need.meta, is_cache=True).symbol
-            emit("util.global.store", at, [value], **{"global": ir.FlatSymbolRefAttr.get(symbol)})
+            cache = self._owner.hold(f"{name}.{need.name}", need.rank, need.meta, is_cache=True)
+            stored = value if cache.stored == cache.meta else mlir.bitcast(value, cache.stored, at)
+            emit("util.global.store", at, [stored], **{"global": ir.FlatSymbolRefAttr.get(cache.symbol)})
         op.results[0].replace_all_uses_with(call.results[0])
         op.erase()
 
@@ -230,8 +199,10 @@ class _RootAssembler:
         return arrived
 
     def _load(self, name: str, rank: int, meta: Meta, at: ir.InsertionPoint, is_cache: bool = False) -> ir.Value:
-        symbol = ir.FlatSymbolRefAttr.get(self._owner.hold(name, rank, meta, is_cache).symbol)
-        return emit("util.global.load", at, results=[mlir.tensor(meta)], **{"global": symbol}).result
+        held = self._owner.hold(name, rank, meta, is_cache)
+        symbol = ir.FlatSymbolRefAttr.get(held.symbol)
+        value = emit("util.global.load", at, results=[mlir.tensor(held.stored)], **{"global": symbol}).result
+        return value if held.stored == meta else mlir.bitcast(value, meta, at)
 
     def _load_own_weights(self) -> None:
         body = self._function.regions[0].blocks[0]

@@ -12,6 +12,7 @@ ELEMENT = {
     torch.float16: "f16",
     torch.bfloat16: "bf16",
     torch.int64: "i64",
+    torch.int16: "i16",
     torch.int8: "i8",
     torch.uint8: "i8",
     torch.float8_e4m3fn: "f8E4M3FN",
@@ -122,8 +123,7 @@ def slice_of(entry: ir.Value, offset_bytes: int, meta: Meta, at: ir.InsertionPoi
     if tensor(Meta((), meta.dtype)) != ir.RankedTensorType.get((), ir.RankedTensorType(entry.type).element_type):
         count = torch.Size(meta.shape).numel() * meta.dtype.itemsize
         taken = slice_of(entry, offset_bytes, Meta((count,), torch.uint8), at)
-        sizes = ir.DenseI32ArrayAttr.get([1, 0, 0])
-        return emit("flow.tensor.bitcast", at, [taken], [tensor(meta)], operandSegmentSizes=sizes).result
+        return bitcast(taken, meta, at)
     count, rank = torch.Size(meta.shape).numel(), len(meta.shape)
     one = emit(
         "tensor.extract_slice",
@@ -146,6 +146,12 @@ def slice_of(entry: ir.Value, offset_bytes: int, meta: Meta, at: ir.InsertionPoi
         reassociation=ir.Attribute.parse(f"[[{dims}]]"),
         static_output_shape=ir.DenseI64ArrayAttr.get(list(meta.shape)),
     ).result
+
+
+def bitcast(value: ir.Value, meta: Meta, at: ir.InsertionPoint) -> ir.Value:
+    """The same bytes as another tensor."""
+    sizes = ir.DenseI32ArrayAttr.get([1, 0, 0])
+    return emit("flow.tensor.bitcast", at, [value], [tensor(meta)], operandSegmentSizes=sizes).result
 
 
 def transfer(value: ir.Value, rank: int, at: ir.InsertionPoint) -> ir.Value:

@@ -4,8 +4,8 @@ import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.llm.assembly import PARAMETER_SCOPE
 from workers.llm.entry_points import EntryPoint
+from workers.llm.global_tensors import PARAMETER_SCOPE
 from workers.llm.kv_cache import CacheLayout
 from workers.llm.model_source import Model
 from workers.llm.parameters import file_name
