@@ -17,17 +17,17 @@ from jobs.errors import Unreachable
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Attempt, TaskResult
 from orchestrator import scheduler
-from orchestrator.attempts import attempt_of
-from orchestrator.building import Building
 from orchestrator.deciding.gating import judged
 from orchestrator.executor import Executor
-from orchestrator.holdoffs import HoldOffs
-from orchestrator.locks import Locks, Resolver
-from orchestrator.reuse import Reuse
-from orchestrator.running import Running
+from orchestrator.leading.attempts import attempt_of
+from orchestrator.leading.holdoffs import HoldOffs
+from orchestrator.leading.reuse import Reuse
+from orchestrator.leading.running import Running
+from orchestrator.leading.schedules import Schedules
+from orchestrator.leading.upkeep import LOGS_EVERY_S, Upkeep
 from orchestrator.scheduler import Action, Block, Fail, Queue, Start, Unqueue, Wait
-from orchestrator.schedules import Schedules
-from orchestrator.upkeep import LOGS_EVERY_S, Upkeep
+from orchestrator.toolchains.building import Building
+from orchestrator.toolchains.locks import Locks, Resolver
 
 TICK_S = 1.0
 DECIDE_AGAIN_S = 10.0

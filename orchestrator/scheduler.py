@@ -25,7 +25,7 @@ from db.store import OpenTask, Snapshot
 from jobs.state import DONE, RETRYABLE, Failure, TaskState
 from jobs.task import Node, Place
 from jobs.toolchains import DEFAULT
-from orchestrator.collecting import garbage_collected_later
+from orchestrator.leading.collecting import garbage_collected_later
 from orchestrator.scheduling import words
 from orchestrator.scheduling.board import Board, Want
 from orchestrator.scheduling.rooms import EXPECTED, LATEST, ends_of

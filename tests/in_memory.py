@@ -15,7 +15,7 @@ NODE = Node("a", "a.example", 8, 64 * GIB, tuple(Device("cpu", index) for index 
 
 
 class InMemoryResolver:
-    """Implements `orchestrator.locks.Resolver`: it knows what it was given, and raises it where that is an error."""
+    """Implements `locks.Resolver`: it knows what it was given, and raises it where that is an error."""
 
     def __init__(self, **known: Lock | HaloError) -> None:
         self.known: dict[str, Lock | HaloError] = known

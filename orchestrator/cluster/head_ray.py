@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from jobs.errors import ClusterUnreachable
-from orchestrator import reaper
-from orchestrator.cluster import ray_commands, ray_start
-from orchestrator.ray_address import expect_answer
+from orchestrator.cluster import ray_commands, ray_start, reaper
+from orchestrator.cluster.ray_address import expect_answer
 
 LAST_ADDRESS = "ray_current_cluster"  #: Ray's file that keeps a second `ray start --head` from starting
 CONTROL_STORE, RAYLET = "gcs_server", "raylet"

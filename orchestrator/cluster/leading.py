@@ -8,14 +8,13 @@ from typing import NoReturn
 
 from jobs.errors import BadSetting
 from jobs.task import Node
-from orchestrator import ray_token
-from orchestrator.cluster import ray_commands
+from orchestrator.cluster import ray_commands, ray_token
 from orchestrator.cluster.head_ray import ClusterRay, HeadRay, OthersRay
 from orchestrator.context import Context
-from orchestrator.driver import lead_forever
-from orchestrator.interrupts import noticed
+from orchestrator.leading.driver import lead_forever
 from orchestrator.ray_executor import RayExecutor
 from orchestrator.settings import Settings
+from orchestrator.submitting.interrupts import noticed
 
 Say = Callable[[str], None]
 BeginAnew = Callable[[str], NoReturn]  #: told why

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from jobs.errors import AlreadyRuns, BadSetting, ClusterUnreachable
 from jobs.task import Node
-from orchestrator import reaper
-from orchestrator.cluster import ray_commands
+from orchestrator.cluster import ray_commands, reaper
 from orchestrator.cluster.node_ray import NodeRay
+from orchestrator.cluster.ray_address import HOST_AND_PORT, LOOPBACK, expect_answer
 from orchestrator.cluster.signals import Signals, awaited
-from orchestrator.ray_address import HOST_AND_PORT, LOOPBACK, expect_answer
 from workers import draining, guard
 from workers.draining import Drain
 

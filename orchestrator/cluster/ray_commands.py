@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobs.errors import StorageUnusable
 from jobs.task import Node
-from orchestrator.reaper import VARIABLE
+from orchestrator.cluster.reaper import VARIABLE
 from workers.device_masks import use_one_mask
 
 PROGRAM = (sys.executable, "-m", "orchestrator.cluster.ray_program")

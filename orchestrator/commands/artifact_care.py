@@ -64,8 +64,10 @@ def gc(
     from datetime import UTC, datetime
 
     from db import artifact_refs
-    from orchestrator import artifact_gc, output, rows
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.files import artifact_gc
+    from orchestrator.showing import rows
 
     now = datetime.now(UTC)
     before = rows.point_in_time(older_than, now) if older_than else None

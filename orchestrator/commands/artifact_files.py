@@ -71,9 +71,9 @@ def get(
 
     from jobs.errors import BadSetting
     from orchestrator import output
-    from orchestrator.artifact_names import names_file
     from orchestrator.commands.variant_get import get_variant
     from orchestrator.context import opened
+    from orchestrator.files.artifact_names import names_file
 
     if not names_file(name):
         get_variant(name, target_path or Path(name), target=target, job=job, json=json)

@@ -37,8 +37,9 @@ def list_artifacts(
     In JSON and CSV with their sha256 and where they lie.
     """
     from db.results import artifacts as read
-    from orchestrator import output, rows
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.showing import rows
 
     with opened() as context:
         store = context.artifacts

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobs.toolchains import Row
-    from orchestrator.bisection import Answer
-    from orchestrator.probing import Probe
+    from orchestrator.repeating.bisection import Answer
+    from orchestrator.repeating.probing import Probe
 
 COLUMNS = ("toolchain", "ran", "verdict", "job", "time", "")
 
@@ -31,9 +31,12 @@ def bisect(
     By halving: one variant, and no more stages than it takes. Timings are taken in turns with the good toolchain's, in
     one place. What can't be judged is skipped. Interrupted, it goes on where it was when it is called again.
     """
-    from orchestrator import output, predicates, probing, site_toolchains, submission, waiting
-    from orchestrator.bisection import Search
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.repeating import predicates, probing
+    from orchestrator.repeating.bisection import Search
+    from orchestrator.submitting import submission, waiting
+    from orchestrator.toolchains import site_toolchains
 
     predicate = predicates.parse(when)
     with opened() as context:
@@ -56,7 +59,7 @@ def bisect(
 def _candidates(good: str | None, bad: str | None, listed: str | None, rows: "Mapping[str, Row]") -> tuple[str, ...]:
     from jobs.errors import BadSetting
     from jobs.toolchains import find
-    from orchestrator import releases
+    from orchestrator.toolchains import releases
 
     if listed is not None:
         names = tuple(name.strip() for name in listed.split(",") if name.strip())

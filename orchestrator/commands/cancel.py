@@ -8,8 +8,9 @@ def cancel(
     json: bool = typer.Option(False, "--json", help="Answer in JSON."),
 ) -> None:
     """Cancel what has not ended of a job, or one task."""
-    from orchestrator import output, waiting
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.submitting import waiting
 
     with opened() as context:
         tasks = context.store.request_cancel(name)

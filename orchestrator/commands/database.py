@@ -55,7 +55,8 @@ def export(
     The files in the artifact store are not in it, and no password is.
     """
     from db.engine import open_database
-    from orchestrator import database_files, output
+    from orchestrator import output
+    from orchestrator.files import database_files
     from orchestrator.settings import from_environment
 
     with open_database(from_environment().database_url, create=False) as database:
@@ -69,7 +70,8 @@ def import_database(
 ) -> None:
     """Fill an empty database, which is made where there is none, with what `db export` wrote: all of it, or nothing."""
     from db.engine import open_database
-    from orchestrator import database_files, output
+    from orchestrator import output
+    from orchestrator.files import database_files
     from orchestrator.settings import from_environment, make_data_folder
 
     settings = from_environment()

@@ -134,7 +134,7 @@ def _said(
     from datetime import UTC, datetime
 
     from orchestrator.imports.found import Workload
-    from orchestrator.rows import point_in_time
+    from orchestrator.showing.rows import point_in_time
 
     at = point_in_time(date, datetime.now(UTC), "--date") if date else None
     return at, Workload(batch, prompt_tokens, new_tokens)

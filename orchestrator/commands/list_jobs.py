@@ -13,8 +13,9 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     from db import reports
-    from orchestrator import output, rows
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.showing import rows
 
     with opened() as context:
         found = [rows.job(job) for job in reports.jobs(context.database, limit or None, toolchain)]
@@ -34,7 +35,7 @@ def list_jobs(
 
 
 def _line(job: dict[str, Any], *, with_origin: bool) -> tuple[str, ...]:
-    from orchestrator.rows import when
+    from orchestrator.showing.rows import when
 
     done = f"{job['done']}/{job['tasks']}"
     told = (job["job"], job["state"], done, job["name"], job["submitted_by"], when(job["submitted_at"]))

@@ -11,8 +11,9 @@ def logs(
 
     Anywhere that the database can be reached: the head fetches what runs on other machines.
     """
-    from orchestrator import log_reading, output
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.showing import log_reading
 
     with opened() as context:
         for text in log_reading.read(context, name, follow=follow, say=output.note):

@@ -26,9 +26,10 @@ def matrix(
     Cells say PASS or FAIL with the figure that the stage is about; reasons are told below.
     """
     from db.matrix import matrix as read
-    from orchestrator import matrix_view, output
+    from orchestrator import output
     from orchestrator.context import opened
-    from orchestrator.forms import Form, Shown
+    from orchestrator.showing import matrix_view
+    from orchestrator.showing.forms import Form, Shown
 
     form = Form(json, csv, markdown, parquet, svg)
     with opened() as context:

@@ -25,7 +25,8 @@ def node(
     import socket
     from dataclasses import replace
 
-    from orchestrator import output, ray_token
+    from orchestrator import output
+    from orchestrator.cluster import ray_token
     from orchestrator.cluster.node import Joining, NodeDaemon, checked_name, own_address
     from orchestrator.settings import from_environment, make_data_folder
     from workers.devices import describe_node

@@ -22,9 +22,10 @@ def nodes(context: typer.Context, json: bool = JSON) -> None:
     if context.invoked_subcommand is not None:
         return
     from db.runs import Chosen, runs
-    from orchestrator import known_nodes, node_rows, output
+    from orchestrator import known_nodes, output
     from orchestrator.context import opened
     from orchestrator.deciding.speed import METRICS_OF_SPEED, NEWEST, speeds
+    from orchestrator.showing import node_rows
 
     with opened() as world:
         found = known_nodes.seen(world)
@@ -48,8 +49,9 @@ def check(
     With --fix, of this machine as they are afterwards; the exit code is 5 when any of them is still not as wanted.
     """
     from jobs.errors import SettingsLeft
-    from orchestrator import known_nodes, node_rows, output
+    from orchestrator import known_nodes, output
     from orchestrator.context import opened
+    from orchestrator.showing import node_rows
 
     if fix:
         found = [_fixed()]
@@ -74,8 +76,9 @@ def quarantine(
     from db import machines
     from jobs.errors import NothingToDo
     from jobs.task import Unfit
-    from orchestrator import known_nodes, node_rows, output
+    from orchestrator import known_nodes, output
     from orchestrator.context import opened
+    from orchestrator.showing import node_rows
 
     name, kind, index = node_rows.parsed_target(target)
     with opened() as world:
@@ -91,8 +94,9 @@ def release(target: str = TARGET) -> None:
     """Use a node or a device again that was quarantined."""
     from db import machines
     from jobs.errors import NothingToDo
-    from orchestrator import node_rows, output
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.showing import node_rows
 
     name, kind, index = node_rows.parsed_target(target)
     with opened() as world:

@@ -9,7 +9,7 @@ import typer
 from orchestrator.commands.form_options import CSV, JSON, MARKDOWN, PARQUET
 
 if TYPE_CHECKING:
-    from orchestrator.forms import Form
+    from orchestrator.showing.forms import Form
 
 
 def query(
@@ -31,7 +31,7 @@ def query(
     from jobs.errors import BadSetting
     from orchestrator import output
     from orchestrator.context import opened
-    from orchestrator.forms import Form, Shown, plain
+    from orchestrator.showing.forms import Form, Shown, plain
 
     form = Form(json, csv, markdown, parquet)
     if views:
@@ -64,7 +64,7 @@ def _told_apart(names: tuple[str, ...]) -> list[str]:
 
 def _tell_views(form: "Form") -> None:
     from db.views import VIEWS
-    from orchestrator.forms import Shown
+    from orchestrator.showing.forms import Shown
 
     rows = [
         {"view": name, "column": column, "about": said}

@@ -36,10 +36,10 @@ def report(
 
     from db.reported import record_report
     from orchestrator import output as answer
-    from orchestrator import rows
     from orchestrator.context import opened
     from orchestrator.reporting import markdown
     from orchestrator.reporting.collecting import Filters, collect
+    from orchestrator.showing import rows
 
     _expect_suffixes(output)
     now, filters = datetime.now(UTC), Filters(model, variant, target)

@@ -33,8 +33,9 @@ def reproduce(
 
     The very commands, environment and inputs; of a task its latest attempt, or the one that it was taken over from.
     """
-    from orchestrator import output, reproduction
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.repeating import reproduction
 
     with opened() as context:
         found = _manifest(context, name, links=links)
@@ -52,8 +53,9 @@ def reproduce(
 
 def _manifest(context: "Context", name: str, *, links: bool) -> dict[str, Any]:
     from db import reports, toolchains
-    from orchestrator import output, reproduction
-    from orchestrator.chosen import attempt_named
+    from orchestrator import output
+    from orchestrator.repeating import reproduction
+    from orchestrator.showing.chosen import attempt_named
     from workers.environment import packages_root
 
     attempt = attempt_named(context, name)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from db.runs import Run
     from orchestrator.context import Context
-    from orchestrator.forms import Form, Shown
+    from orchestrator.showing.forms import Form, Shown
 
 MOST_RUNS = 20_000  #: that are read for a pivot or for groups: the newest ones
 NOTHING = "no measurements match"
@@ -50,9 +50,9 @@ def results(
     from datetime import UTC, datetime
 
     from jobs.errors import BadSetting
-    from orchestrator import rows
     from orchestrator.context import opened
-    from orchestrator.forms import Form
+    from orchestrator.showing import rows
+    from orchestrator.showing.forms import Form
 
     form = Form(json, csv, markdown, parquet)
     if pivot and group:
@@ -72,7 +72,7 @@ def results(
 def _metrics(pattern: str | None) -> tuple[str, ...]:
     from jobs.errors import BadSetting
     from jobs.metrics import METRICS, metrics_like
-    from orchestrator.pivoting import TRACKED
+    from orchestrator.showing.pivoting import TRACKED
 
     found = TRACKED if pattern is None else metrics_like(pattern)
     if not found:
@@ -85,8 +85,8 @@ def _give_all(
 ) -> None:
     from db.results import results as read
     from jobs.toolchains import DEFAULT
-    from orchestrator import rows
-    from orchestrator.forms import Shown
+    from orchestrator.showing import rows
+    from orchestrator.showing.forms import Shown
 
     read_rows = read(context.database, metric=metric, since=since, limit=limit or None, **names)
     found = [rows.result(row) for row in read_rows]
@@ -108,7 +108,8 @@ def _give_pivot(
 ) -> None:
     from db.targets import quoted_targets
     from jobs.errors import BadSetting
-    from orchestrator import output, pivoting
+    from orchestrator import output
+    from orchestrator.showing import pivoting
 
     if by not in pivoting.PIVOTS:
         raise BadSetting("--pivot", f"{by!r} is none of {', '.join(pivoting.PIVOTS)}")
@@ -138,7 +139,7 @@ def _give_groups(
     since: "datetime | None",
     names: dict[str, Any],
 ) -> None:
-    from orchestrator import grouping
+    from orchestrator.showing import grouping
 
     wanted = grouping.parse(group)
     found = grouping.grouped(_runs(context, metrics, since, names, tells=True), wanted)

@@ -31,9 +31,10 @@ def add(
     from datetime import UTC, datetime
 
     from db import schedules
-    from orchestrator import output, schedule_rows
+    from orchestrator import output
     from orchestrator.context import opened
     from orchestrator.settings import from_environment, make_data_folder
+    from orchestrator.showing import schedule_rows
 
     settings = from_environment()
     make_data_folder(settings)
@@ -48,8 +49,9 @@ def add(
 def list_schedules(json: bool = JSON, csv: bool = CSV) -> None:
     """List them, with what came of each the last time."""
     from db import schedules
-    from orchestrator import output, schedule_rows
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.showing import schedule_rows
 
     with opened() as context:
         rows = [
@@ -76,8 +78,9 @@ def show(
 ) -> None:
     """Show one: its job file, and what came of it."""
     from db import schedules
-    from orchestrator import output, schedule_rows
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.showing import schedule_rows
 
     with opened() as context:
         one = schedules.schedule(context.database, name)
@@ -122,8 +125,10 @@ def resume(name: str = NAME) -> None:
     from datetime import UTC, datetime
 
     from db import schedules
-    from orchestrator import cron, output, schedule_rows
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.leading import cron
+    from orchestrator.showing import schedule_rows
 
     with opened() as context:
         one = schedules.schedule(context.database, name)

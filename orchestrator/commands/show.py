@@ -36,7 +36,7 @@ def show(
 
 def _job(context: "Context", name: str) -> tuple[dict[str, Any], list[str]]:
     from db import reports
-    from orchestrator import rows
+    from orchestrator.showing import rows
 
     job = reports.job(context.database, name)
     found = rows.job(job) | {
@@ -55,7 +55,7 @@ def _job(context: "Context", name: str) -> tuple[dict[str, Any], list[str]]:
 
 def _task(context: "Context", name: str) -> tuple[dict[str, Any], list[str]]:
     from db import reports
-    from orchestrator import rows
+    from orchestrator.showing import rows
 
     task = reports.task(context.database, name)
     source = task.cached_from or task.id

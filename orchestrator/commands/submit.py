@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator import submission
+    from orchestrator.submitting import submission
 
 EACH = "each"
 
@@ -38,8 +38,9 @@ def submit(
     from dataclasses import replace
 
     from jobs.errors import StorageUnusable
-    from orchestrator import output, submission
+    from orchestrator import output
     from orchestrator.settings import from_environment, make_data_folder
+    from orchestrator.submitting import submission
 
     settings = from_environment()
     with suppress(StorageUnusable) if dry_run else nullcontext():  # a plan goes without what it could keep there
@@ -68,7 +69,7 @@ def _expect_one_wish(*, cache: bool, start: str | None, reuse_measurements: bool
 def _asked(priority: int | None, nodes: str | None, devices: str | None) -> "submission.Asked":
     from jobs.errors import BadSetting
     from jobs.variants import On
-    from orchestrator.submission import Asked
+    from orchestrator.submitting.submission import Asked
 
     given = {name: word for name, word in (("--nodes", nodes), ("--devices", devices)) if word is not None}
     for name, word in given.items():
@@ -82,8 +83,9 @@ def _asked(priority: int | None, nodes: str | None, devices: str | None) -> "sub
 
 
 def _submit(prepared: "submission.Prepared", *, wait: bool, reuse: bool, reuse_measurements: bool, json: bool) -> None:
-    from orchestrator import output, submission, waiting
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.submitting import submission, waiting
 
     with opened() as context:
         job = submission.store_job(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.target_files import TargetRow
+    from orchestrator.files.target_files import TargetRow
 
 app = typer.Typer(help="List quoted numbers that results are held against; record them, each with its source.")
 
@@ -126,8 +126,9 @@ def import_targets(
     from datetime import UTC, datetime
 
     from db.targets import keep
-    from orchestrator import output, target_files
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.files import target_files
 
     now = datetime.now(UTC)
     options = {
@@ -149,7 +150,7 @@ def _row(**given: Any) -> "TargetRow":
     from pydantic import ValidationError
 
     from jobs.errors import BadSetting
-    from orchestrator.target_files import TargetRow, in_words
+    from orchestrator.files.target_files import TargetRow, in_words
 
     try:
         return TargetRow(**given)
@@ -161,7 +162,7 @@ def _row(**given: Any) -> "TargetRow":
 
 
 def _begin(since: str | None, now: Any) -> Any:
-    from orchestrator.rows import point_in_time
+    from orchestrator.showing.rows import point_in_time
 
     return point_in_time(since, now) if since else None
 
@@ -174,8 +175,9 @@ def _user() -> str:
 
 def _list(*, every: bool, json: bool, csv: bool) -> None:
     from db.targets import in_force, quoted_targets
-    from orchestrator import output, target_rows
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.showing import target_rows
 
     with opened() as context:
         found = quoted_targets(context.database)

@@ -24,9 +24,10 @@ def list_toolchains(json: bool = JSON) -> None:
 @app.command("show")
 def show(name: str = NAME, json: bool = JSON) -> None:
     """Show one, with every package in it."""
-    from orchestrator import output, toolchain_rows
+    from orchestrator import output
     from orchestrator.context import opened
-    from orchestrator.known_toolchains import Toolchains
+    from orchestrator.showing import toolchain_rows
+    from orchestrator.toolchains.known_toolchains import Toolchains
 
     with opened() as world:
         found = Toolchains(world).one(name)
@@ -44,9 +45,10 @@ def build(name: str = NAME, json: bool = JSON) -> None:
     """Build one on this machine, as nodes do by themselves when a task needs it."""
     import time
 
-    from orchestrator import output, toolchain_rows
+    from orchestrator import output
     from orchestrator.context import opened
-    from orchestrator.known_toolchains import Toolchains
+    from orchestrator.showing import toolchain_rows
+    from orchestrator.toolchains.known_toolchains import Toolchains
 
     with opened() as world:
         known = Toolchains(world)
@@ -67,9 +69,10 @@ def build(name: str = NAME, json: bool = JSON) -> None:
 @app.command("update")
 def update(name: str = NAME, json: bool = JSON) -> None:
     """Resolve one anew: from now on tasks run under the versions that there are now."""
-    from orchestrator import output, toolchain_rows
+    from orchestrator import output
     from orchestrator.context import opened
-    from orchestrator.known_toolchains import Toolchains
+    from orchestrator.showing import toolchain_rows
+    from orchestrator.toolchains.known_toolchains import Toolchains
 
     with opened() as world:
         known = Toolchains(world)
@@ -110,9 +113,10 @@ def gc(
 
 def _list(*, json: bool) -> None:
     from jobs.toolchains import FAMILIES
-    from orchestrator import output, toolchain_rows
+    from orchestrator import output
     from orchestrator.context import opened
-    from orchestrator.known_toolchains import Toolchains
+    from orchestrator.showing import toolchain_rows
+    from orchestrator.toolchains.known_toolchains import Toolchains
 
     with opened() as world:
         found = Toolchains(world).all()

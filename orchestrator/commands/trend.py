@@ -40,9 +40,9 @@ def trend(
     from db.runs import Chosen, identities_of, runs
     from jobs.errors import BadSetting
     from jobs.metrics import METRICS
-    from orchestrator import rows
     from orchestrator.context import opened
     from orchestrator.deciding import plots, trends
+    from orchestrator.showing import rows
 
     if metric not in METRICS:
         raise BadSetting("METRIC", f"no metric is called {metric!r}: there are {', '.join(METRICS)}")

@@ -8,8 +8,9 @@ def get_variant(name: str, folder: Path, *, target: str | None, job: str | None,
     import shlex
     from dataclasses import asdict
 
-    from orchestrator import laying_out, output, variant_set
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.files import laying_out, variant_set
 
     with opened() as context:
         found = laying_out.find(context, name, target, job)

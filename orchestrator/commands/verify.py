@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator import verification
+    from orchestrator.repeating import verification
 
 
 def verify(
@@ -21,9 +21,11 @@ def verify(
     import time
 
     from jobs.errors import Disagrees
-    from orchestrator import output, verification, waiting
-    from orchestrator.chosen import attempt_named
+    from orchestrator import output
     from orchestrator.context import opened
+    from orchestrator.repeating import verification
+    from orchestrator.showing.chosen import attempt_named
+    from orchestrator.submitting import waiting
 
     deadline = None if timeout is None else time.monotonic() + timeout
     with opened() as context:
@@ -42,7 +44,8 @@ def verify(
 
 
 def _print(found: "verification.Verified") -> None:
-    from orchestrator import agreement, output, verification
+    from orchestrator import output
+    from orchestrator.repeating import agreement, verification
 
     if found.metrics:
         output.table(

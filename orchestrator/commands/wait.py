@@ -13,8 +13,8 @@ def wait(
     Ends when nothing of the job is left that can run, and says what waits for what the cluster lacks.
     """
     from db import reports
-    from orchestrator import waiting
     from orchestrator.context import opened
+    from orchestrator.submitting import waiting
 
     with opened() as context:
         found = reports.job(context.database, job)

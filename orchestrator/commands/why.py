@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from db.reports import TaskRow
     from orchestrator.context import Context
-    from orchestrator.reasons import Explanation
+    from orchestrator.showing.reasons import Explanation
 
 
 def why(
@@ -39,7 +39,7 @@ def _explain(context: "Context", task: "TaskRow") -> "Explanation":
     from db import identities, reports
     from db.imported import DIGEST
     from jobs.state import OPEN, TaskState
-    from orchestrator import reasons
+    from orchestrator.showing import reasons
 
     database = context.database
     if (task.digest or "").startswith(DIGEST):

@@ -12,7 +12,6 @@ from typing import Any
 from db.runs import Run
 from jobs.errors import BadSetting
 from jobs.metrics import METRICS
-from orchestrator.agreement import FIGURES
 from orchestrator.deciding.intervals import (
     ALPHA,
     Estimate,
@@ -23,6 +22,7 @@ from orchestrator.deciding.intervals import (
     runs_needed,
 )
 from orchestrator.deciding.noise import Noises
+from orchestrator.repeating.agreement import FIGURES
 
 MARGIN_PERCENT = 2.0
 SPEEDS = frozenset({"ms", "s", "tokens/s"})  #: units of what is faster or slower, rather than better or worse

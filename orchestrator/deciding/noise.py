@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from db.runs import Run
-from orchestrator.agreement import LEAST_NOISE, NOISE, NOISE_ELSEWHERE
 from orchestrator.deciding.intervals import Noise
+from orchestrator.repeating.agreement import LEAST_NOISE, NOISE, NOISE_ELSEWHERE
 
 PUBLISHED_FREEDOM = 3.0  #: what is published of other machines counts as so many runs
 TELLING_FREEDOM = 8.0  #: so many of ours tell without it

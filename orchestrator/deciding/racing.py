@@ -15,13 +15,15 @@ from db.replanning import Replanned
 from db.runs import Chosen, Run, runs
 from jobs.errors import BadSetting, Conflict, NothingToDo
 from jobs.state import TaskState
-from orchestrator import output, verification, waiting
-from orchestrator.agreement import FIGURES
+from orchestrator import output
 from orchestrator.context import Context
 from orchestrator.deciding import comparing, sides
 from orchestrator.deciding.comparing import Compared, Key, Verdict
 from orchestrator.deciding.intervals import ALPHA
 from orchestrator.deciding.noise import Noises, learned
+from orchestrator.repeating import verification
+from orchestrator.repeating.agreement import FIGURES
+from orchestrator.submitting import waiting
 
 #: After how many rounds (a run of each) the interval is looked at: each look may err, so that there are few.
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)

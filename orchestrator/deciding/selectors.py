@@ -8,7 +8,7 @@ from db.runs import Chosen
 from jobs.errors import BadSetting
 from jobs.metrics import METRICS, metrics_like
 from jobs.variants import Engine
-from orchestrator.rows import point_in_time
+from orchestrator.showing.rows import point_in_time
 
 #: The words before a colon, each with what may follow it.
 KEYS = {

@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.deciding.trends import Series
 from orchestrator.output import quantity
-from orchestrator.rows import when
+from orchestrator.showing.rows import when
 
 COLUMNS = ("variant", "target", "batch", "prompt", "on", "runs", "first", "now", "noise", "changes")
 RIGHT = ("batch", "prompt", "runs", "first", "now", "noise", "changes")

@@ -12,11 +12,11 @@ from typing import Any
 from db.runs import Run
 from jobs.digest import differences
 from jobs.metrics import METRICS
-from orchestrator.agreement import FIGURES
 from orchestrator.deciding.change_points import splits
 from orchestrator.deciding.comparing import SPEEDS, Verdict
 from orchestrator.deciding.intervals import Noise
 from orchestrator.deciding.noise import learned
+from orchestrator.repeating.agreement import FIGURES
 
 NEAR = 2  #: runs: noise may show a change so much sooner or later than it came
 MOST_SUSPECTS = 5

@@ -14,8 +14,8 @@ from jobs.task import Measurement
 from jobs.variants import Variant
 from orchestrator.imports.found import FoundFile, Workload, content_of
 from orchestrator.imports.names import variant_called
-from orchestrator.markdown_tables import Cell, MarkdownTable, table_of_csv, tables_of
-from orchestrator.tracker_cells import latencies
+from orchestrator.showing.markdown_tables import Cell, MarkdownTable, table_of_csv, tables_of
+from orchestrator.showing.tracker_cells import latencies
 
 #: Columns by their heads, in lower case.
 STAGES = {

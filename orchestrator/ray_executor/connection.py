@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from jobs.errors import ClusterUnreachable
 from jobs.task import Node
-from orchestrator import interrupts
+from orchestrator.cluster.ray_address import expect_answer
 from orchestrator.cluster.ray_commands import CPU_DEVICE, FIXED, LOOPBACK, NODE_LABEL, OBJECT_STORE_BYTES
-from orchestrator.ray_address import expect_answer
+from orchestrator.cluster.ray_token import use_own_token
+from orchestrator.cluster.reaper import Reaper
 from orchestrator.ray_executor.control import ANSWER_S, Control
-from orchestrator.ray_token import use_own_token
-from orchestrator.reaper import Reaper
+from orchestrator.submitting import interrupts
 from workers.device_masks import use_one_mask
 from workers.orders import Post
 

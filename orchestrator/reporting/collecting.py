@@ -11,8 +11,8 @@ from db.runs import Chosen, Run, runs
 from db.targets import QuotedTarget, quoted_targets
 from jobs.stages import STAGES
 from jobs.task import Artifact
-from orchestrator.pivoting import TRACKED, Pivot, pivot
 from orchestrator.reporting.changes import Change, Shift, changes, shifts
+from orchestrator.showing.pivoting import TRACKED, Pivot, pivot
 
 FIRST_TIME = timedelta(days=7)  #: what the first report looks back on
 DATES = 6

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.matrix_view import NOT_APPLICABLE
 from orchestrator.output import FIRST_WORD
 from orchestrator.reporting import charts, words
 from orchestrator.reporting.collecting import Report
+from orchestrator.showing.matrix_view import NOT_APPLICABLE
 
 #: How a cell looks that begins with a word.
 LOOKS = {"PASS": "pass", "FAIL": "fail", "waits": "waits", "running": "waits", NOT_APPLICABLE: "none", "none": "none"}

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from orchestrator.forms import Shown, markdown_list, markdown_table, markdown_text
 from orchestrator.reporting import words
 from orchestrator.reporting.collecting import FailedTask, Report
+from orchestrator.showing.forms import Shown, markdown_list, markdown_table, markdown_text
 
 BACKTICKS = re.compile(r"`+")
 

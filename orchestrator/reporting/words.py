@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from orchestrator import matrix_view, pivoting
-from orchestrator.forms import Shown
 from orchestrator.output import count, quantity, size
 from orchestrator.reporting.changes import LEAST_SHIFT, verdict
 from orchestrator.reporting.collecting import Report
+from orchestrator.showing import matrix_view, pivoting
+from orchestrator.showing.forms import Shown
 
 INTRODUCTION = "Written by haloctl from its database; every number has its samples and its context there."
 

@@ -12,7 +12,7 @@ from db import machines, reports
 from db.engine import Database, open_database
 from jobs.state import JobState
 from jobs.task import Resources
-from orchestrator import node_rows
+from orchestrator.showing import node_rows
 from tests import databases
 from tests.acceptance.haloctl import Running, short_folder
 from tests.cluster import network

@@ -13,12 +13,12 @@ from db.store import Store
 from jobs.state import FailureKind, TaskState
 from jobs.task import Artifact, Attempt
 from orchestrator.context import Context
-from orchestrator.driver import lead_forever
 from orchestrator.executor import Executor
 from orchestrator.head import Head
-from orchestrator.interrupts import Interrupts
-from orchestrator.reuse import Reuse
+from orchestrator.leading.driver import lead_forever
+from orchestrator.leading.reuse import Reuse
 from orchestrator.settings import Settings
+from orchestrator.submitting.interrupts import Interrupts
 from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import until
 from tests.stored_jobs import TOOLCHAIN, submit

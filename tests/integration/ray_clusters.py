@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 
 from jobs.task import GIB, Device, Node
-from orchestrator import ray_token, reaper
-from orchestrator.cluster import ray_commands, ray_start
+from orchestrator.cluster import ray_commands, ray_start, ray_token, reaper
 from orchestrator.cluster.head_ray import HeadRay
 from tests.command_lines import command_line
 from tests.integration.attempts import until

@@ -15,7 +15,7 @@ from db.engine import Database
 from db.store import Store
 from jobs.errors import AmbiguousId, NotFound
 from jobs.task import Artifact
-from orchestrator.artifact_gc import Collected, collect, doomed
+from orchestrator.files.artifact_gc import Collected, collect, doomed
 from tests.integration.object_stores import Site, azure_port, s3_port, site
 from tests.stored_jobs import finish, result_of, start, submit
 from workers.artifacts import ArtifactStore, Stored

@@ -11,9 +11,9 @@ from jobs.errors import BadSetting
 from jobs.plan import plan
 from jobs.state import TaskState
 from jobs.task import Artifact, Pin
-from orchestrator import job_file
 from orchestrator.head import Head
-from orchestrator.submission import run_again_from
+from orchestrator.submitting import job_file
+from orchestrator.submitting.submission import run_again_from
 from tests.in_memory import InMemoryExecutor
 from tests.integration.heads import artifacts, executor, head, mlir, reuse, settle
 from tests.stored_jobs import TINY, spec_of, submit

@@ -14,12 +14,12 @@ from jobs.stages.base import Model
 from jobs.state import Failure, FailureKind, JobState, TaskState
 from jobs.task import Artifact, Measurement, TaskResult
 from orchestrator.context import Context
-from orchestrator.driver import Driver
-from orchestrator.following import follow
 from orchestrator.head import Head
-from orchestrator.interrupts import Interrupts
-from orchestrator.reuse import Reuse
+from orchestrator.leading.driver import Driver
+from orchestrator.leading.reuse import Reuse
 from orchestrator.settings import from_environment
+from orchestrator.submitting.following import follow
+from orchestrator.submitting.interrupts import Interrupts
 from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import DEADLINE_S, until

@@ -12,8 +12,8 @@ from jobs.state import FailureKind, TaskState
 from jobs.task import Artifact
 from jobs.toolchains import Lock
 from orchestrator.head import Head
-from orchestrator.locks import TRY_AGAIN_S
-from orchestrator.reuse import Reuse
+from orchestrator.leading.reuse import Reuse
+from orchestrator.toolchains.locks import TRY_AGAIN_S
 from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import until
 from tests.integration.heads import artifacts, executor, mlir, only, reuse, task

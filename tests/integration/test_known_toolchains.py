@@ -9,10 +9,10 @@ from db.engine import open_database
 from jobs.errors import NothingToDo, UnknownToolchain
 from jobs.task import Node
 from jobs.toolchains import TOOLCHAINS
-from orchestrator import toolchain_rows
 from orchestrator.context import Context
-from orchestrator.known_toolchains import Toolchains
 from orchestrator.settings import Settings
+from orchestrator.showing import toolchain_rows
+from orchestrator.toolchains.known_toolchains import Toolchains
 from tests import databases, toolchain_wheels
 
 SITE = "teapot:\n  packages: [teapot]\n  over: no\n  stages: [compile]\n"

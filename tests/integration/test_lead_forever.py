@@ -10,7 +10,7 @@ from db.engine import open_database
 from db.store import LeaderKind, Store
 from jobs.errors import AlreadyLed
 from jobs.state import FailureKind, TaskState
-from orchestrator.driver import REFUSE_AFTER_S, TRY_AGAIN_S
+from orchestrator.leading.driver import REFUSE_AFTER_S, TRY_AGAIN_S
 from tests.databases import LEADERS, PostgresServer
 from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.attempts import until

@@ -14,13 +14,13 @@ from db.nodes import Closed
 from db.store import LeaderKind, Store
 from jobs.state import Failure, FailureKind, JobState, TaskState
 from jobs.task import TaskResult, Unfit
-from orchestrator import log_reading, progress
-from orchestrator.driver import Driver
-from orchestrator.following import embedded, follow
-from orchestrator.following import settle as settle_cancelled
 from orchestrator.head import Head
-from orchestrator.interrupts import Interrupts
-from orchestrator.reuse import Reuse
+from orchestrator.leading.driver import Driver
+from orchestrator.leading.reuse import Reuse
+from orchestrator.showing import log_reading, progress
+from orchestrator.submitting.following import embedded, follow
+from orchestrator.submitting.following import settle as settle_cancelled
+from orchestrator.submitting.interrupts import Interrupts
 from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import until
 from tests.integration.heads import (

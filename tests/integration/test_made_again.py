@@ -10,12 +10,12 @@ from db.store import Store
 from jobs.state import Failure, FailureKind, JobState, TaskState
 from jobs.task import Artifact, TaskResult
 from orchestrator.context import Context
-from orchestrator.driver import Driver
-from orchestrator.following import follow
 from orchestrator.head import Head
-from orchestrator.interrupts import Interrupts
-from orchestrator.reuse import Reuse
+from orchestrator.leading.driver import Driver
+from orchestrator.leading.reuse import Reuse
 from orchestrator.settings import from_environment
+from orchestrator.submitting.following import follow
+from orchestrator.submitting.interrupts import Interrupts
 from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.heads import artifacts, executor, head, mlir, only, outcomes, reuse, settle, state, task
 from tests.stored_jobs import BROKEN, LOST, TOOLCHAIN, submit

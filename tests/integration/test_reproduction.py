@@ -23,7 +23,7 @@ from db.store import Store
 from jobs.stages import stage_of
 from jobs.task import Artifact, Command, Device, Place, Process
 from jobs.toolchains import Lock, Toolchain
-from orchestrator.reproduction import manifest, script
+from orchestrator.repeating.reproduction import manifest, script
 from tests.stored_jobs import submit, succeed
 from workers.environment import environment
 from workers.ports import free_port

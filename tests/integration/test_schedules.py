@@ -15,7 +15,7 @@ from db.schedules import IfMissed, Outcome, Run, Schedule
 from jobs.errors import NameTaken, NotFound, NothingToDo
 from jobs.plan import Plan
 from jobs.toolchains import TOOLCHAINS
-from orchestrator.schedules import Schedules
+from orchestrator.leading.schedules import Schedules
 from tests.in_memory import NODE, InMemoryExecutor
 from tests.integration.attempts import until
 from tests.integration.heads import leading

@@ -10,7 +10,7 @@ from db.results import results
 from db.store import Begun, Store, TakeOver
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.toolchains import Lock
-from orchestrator import node_rows
+from orchestrator.showing import node_rows
 from tests.queued import node
 from tests.stored_jobs import TOOLCHAIN, attempt_of, bring, finish, open_task, result_of, submit
 

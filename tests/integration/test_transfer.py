@@ -16,7 +16,7 @@ from db.engine import Database, open_database
 from db.store import Store
 from db.tables import Moment
 from jobs.errors import FileError, NotEmpty
-from orchestrator import database_files
+from orchestrator.files import database_files
 from tests import databases
 from tests.stored_jobs import everything, submit, succeed
 

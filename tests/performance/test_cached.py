@@ -18,8 +18,8 @@ from db.engine import open_database
 from jobs.targets import TARGETS
 from jobs.task import GIB, Artifact, Device, Node
 from orchestrator.context import Context
-from orchestrator.driver import reuse_of
 from orchestrator.head import Head
+from orchestrator.leading.driver import reuse_of
 from orchestrator.settings import Settings
 from tests.acceptance.haloctl import Haloctl, opened, short_folder
 from tests.in_memory import InMemoryExecutor, InMemoryResolver

@@ -19,10 +19,10 @@ from db.engine import open_database
 from db.store import Store
 from jobs.state import JobState, TaskState
 from orchestrator.context import Context
-from orchestrator.driver import Driver
-from orchestrator.following import embedded, follow
-from orchestrator.interrupts import Interrupts
+from orchestrator.leading.driver import Driver
 from orchestrator.settings import Settings
+from orchestrator.submitting.following import embedded, follow
+from orchestrator.submitting.interrupts import Interrupts
 from tests.performance.noop_stage import known_here_and_below, plan_of
 from tests.performance.peers import PEERS, Peer, Peers
 from tests.stored_jobs import TINY

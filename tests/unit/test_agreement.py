@@ -4,7 +4,7 @@ import pytest
 
 from db.measured import Measured
 from jobs.task import Artifact
-from orchestrator.agreement import Finding, agrees, compare, compare_files, noise_of
+from orchestrator.repeating.agreement import Finding, agrees, compare, compare_files, noise_of
 
 STEADY = (10.0, 10.1, 9.9, 10.0, 10.05)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.errors import BadSetting
-from orchestrator.artifact_names import names_file
+from orchestrator.files.artifact_names import names_file
 from workers.artifacts.locations import parse
 from workers.artifacts.parts import Manifest, Piece, cuts, pieces, read_manifest
 from workers.environment import is_passed

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.bisection import Answer, Search, Verdict
+from orchestrator.repeating.bisection import Answer, Search, Verdict
 
 Judge = Callable[[int], Verdict]
 

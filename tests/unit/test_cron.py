@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from db.schedules import IfMissed, Outcome
-from orchestrator.cron import due, next_after
-from orchestrator.schedules import decide
+from orchestrator.leading.cron import due, next_after
+from orchestrator.leading.schedules import decide
 
 BERLIN = "Europe/Berlin"
 NIGHTLY = "30 2 * * *"

@@ -15,7 +15,7 @@ from jobs.state import TaskState
 from jobs.task import Measurement
 from jobs.toolchains import Toolchain
 from jobs.variants import Attention, Axes, Engine, Precision
-from orchestrator.matrix_view import view
+from orchestrator.showing.matrix_view import view
 from tests.stored_jobs import TINY
 from workers.llm.interfaces import interface_towards
 from workers.llm.program import BadInput

@@ -6,7 +6,7 @@ from math import inf
 from db.store import OpenTask
 from jobs.state import TaskState
 from jobs.task import Place, Resources
-from orchestrator.holdoffs import FIRST_S, LONGEST_S, HoldOffs
+from orchestrator.leading.holdoffs import FIRST_S, LONGEST_S, HoldOffs
 from orchestrator.scheduler import Start, Wait
 from tests.stored_jobs import NOON
 

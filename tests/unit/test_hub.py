@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from orchestrator import hub
+from orchestrator.submitting import hub
 
 MODEL = "org/model"
 PUSHED, FETCHED = "a" * 40, "b" * 40

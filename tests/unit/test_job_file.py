@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs.errors import HaloError, JobFileError, UnknownRecipe
 from jobs.spec import JobSpec
 from jobs.variants import On
-from orchestrator.job_file import load, recipes
+from orchestrator.submitting.job_file import load, recipes
 
 GOOD = "name: x\nmodel: tiny-llama\n"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.errors import ClusterUnreachable, DatabaseUnreachable
-from orchestrator.outages import LONGEST_PAUSE_S, Outages
+from orchestrator.leading.outages import LONGEST_PAUSE_S, Outages
 
 AWAY = DatabaseUnreachable("database halo", "it restarts")
 

@@ -16,7 +16,7 @@ from jobs.stages.base import Model
 from jobs.targets import TARGETS, compile_flags
 from jobs.task import GIB, Artifact, Device, Node, Pin
 from jobs.toolchains import Toolchain
-from orchestrator.job_file import load
+from orchestrator.submitting.job_file import load
 
 TINY = Model("tiny-llama", "tiny-llama", "d" * 64, 1_300_000)
 SHAPE = Model("shape:llama3.1-70b", "llama3.1-70B", "e" * 64, 70_000_000_000, has_weights=False)

@@ -12,8 +12,8 @@ from jobs.stages import STAGES
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.toolchains import TOOLCHAINS
 from jobs.variants import Engine
-from orchestrator.bisection import Verdict
-from orchestrator.predicates import (
+from orchestrator.repeating.bisection import Verdict
+from orchestrator.repeating.predicates import (
     Judgement,
     Predicate,
     expect_it_depends,
@@ -23,7 +23,7 @@ from orchestrator.predicates import (
     stages_for,
     work_for,
 )
-from orchestrator.releases import between
+from orchestrator.toolchains.releases import between
 
 ALL = list(STAGES)
 WORSE = Predicate("", "benchmark", "ttft_ms", 5.0)

@@ -15,7 +15,7 @@ from jobs.stages import STAGES, stage_of
 from jobs.stages.base import Model
 from jobs.toolchains import DEFAULT, Toolchain, is_known
 from jobs.variants import QUANTIZED, Quantizer
-from orchestrator.job_file import load
+from orchestrator.submitting.job_file import load
 from workers.llm import quantizers
 
 TINY = Model("tiny-llama", "tiny-llama", "d" * 64, 1_300_000)

@@ -12,7 +12,7 @@ from jobs.hashing import digest_of
 from jobs.stages import STAGES
 from jobs.task import Artifact
 from jobs.toolchains import Toolchain
-from orchestrator.reasons import Reason, explain_run
+from orchestrator.showing.reasons import Reason, explain_run
 from tests.stored_jobs import NOON
 
 TOOLCHAIN = Toolchain("default", {"iree-base-compiler": "3.13.0"}, host_cpu="znver4", programs="p" * 64)

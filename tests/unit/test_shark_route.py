@@ -13,9 +13,9 @@ from jobs.spec import JobSpec
 from jobs.stages import stage_of
 from jobs.stages.base import Model
 from jobs.toolchains import Toolchain
-from orchestrator import variant_set
+from orchestrator.files import variant_set
 from orchestrator.imports.names import variant_called
-from orchestrator.job_file import load
+from orchestrator.submitting.job_file import load
 from workers.llm import shark_model
 from workers.llm.model_source import load_model
 from workers.llm.shark_program import entry_points, flags, most_tokens, pages_of, timed

@@ -1,8 +1,8 @@
 """The speed of devices beside their peers."""
 
 from db.machines import DeviceRow, NodeRow
-from orchestrator import node_rows
 from orchestrator.deciding.speed import speeds
+from orchestrator.showing import node_rows
 from tests.made_runs import NOON, run
 
 NODE = NodeRow(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.statistics import ratio_of_medians, ratio_of_pairs, spread
+from orchestrator.deciding.statistics import ratio_of_medians, ratio_of_pairs, spread
 
 times = st.lists(st.floats(0.1, 1000), min_size=1, max_size=9)
 

@@ -13,12 +13,12 @@ from db.targets import QuotedTarget
 from jobs.errors import BadSetting
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.variants import Attention, Axes, Precision
-from orchestrator import grouping, pivoting
-from orchestrator.forms import Form, Shown, markdown_table, write_parquet
 from orchestrator.output import plain_table
 from orchestrator.reporting import charts, html, markdown
 from orchestrator.reporting.changes import changes, shifts
 from orchestrator.reporting.collecting import FailedTask, Filters, Report
+from orchestrator.showing import grouping, pivoting
+from orchestrator.showing.forms import Form, Shown, markdown_table, write_parquet
 
 NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -9,7 +9,7 @@ import pytest
 
 from db.targets import QuotedTarget, target_for
 from jobs.errors import FileError
-from orchestrator.target_files import read
+from orchestrator.files.target_files import read
 from tests.stored_jobs import NOON
 
 PAGE = """

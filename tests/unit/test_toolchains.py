@@ -13,9 +13,9 @@ from jobs.spec import JobSpec
 from jobs.stages import STAGES
 from jobs.stages.base import Model
 from jobs.toolchains import OF_IREE, TOOLCHAINS, Lock, Row, Toolchain, find, source_of, toolchain_for
-from orchestrator import site_toolchains
-from orchestrator.job_file import load
 from orchestrator.settings import Settings
+from orchestrator.submitting.job_file import load
+from orchestrator.toolchains import site_toolchains
 
 TINY = Model("tiny-llama", "tiny-llama", "d" * 64, 1_300_000)
 BASE = Toolchain("default", {"torch": "2.13.0", "iree-base-compiler": "3.13.0"}, host_cpu="znver4", programs="p" * 64)

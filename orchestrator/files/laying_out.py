@@ -7,8 +7,8 @@ from typing import Any
 
 from db.variant_files import VariantFiles, variant_files
 from jobs.errors import BadSetting, NotFound
-from orchestrator import variant_set
 from orchestrator.context import Context
+from orchestrator.files import variant_set
 from workers.artifacts import ArtifactStore
 
 

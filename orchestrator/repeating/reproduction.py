@@ -13,8 +13,8 @@ from jobs.stages import stage_of
 from jobs.stages.base import INPUTS, OUTPUTS
 from jobs.task import Artifact
 from jobs.toolchains import Lock
-from orchestrator import reproduction_script as shell
-from orchestrator import rows
+from orchestrator.repeating import reproduction_script as shell
+from orchestrator.showing import rows
 from workers.environment import visible_devices
 from workers.toolchains.resolving import normal, pin_of
 

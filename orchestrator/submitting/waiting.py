@@ -12,11 +12,12 @@ from db import reports
 from db.matrix import matrix
 from jobs.errors import Conflict, JobFailed
 from jobs.state import JobState
-from orchestrator import matrix_view, output, progress
+from orchestrator import output
 from orchestrator.context import Context
-from orchestrator.driver import Driver
-from orchestrator.following import embedded, follow, settle
-from orchestrator.interrupts import noticed
+from orchestrator.leading.driver import Driver
+from orchestrator.showing import matrix_view, progress
+from orchestrator.submitting.following import embedded, follow, settle
+from orchestrator.submitting.interrupts import noticed
 
 FAILURES = frozenset({JobState.FAILED, JobState.CANCELLED})
 SETTLE_S = 30.0  #: how long a cancelled task may take to end before the command stops watching

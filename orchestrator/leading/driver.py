@@ -8,18 +8,18 @@ from contextlib import ExitStack
 from db import reports
 from db.store import LeaderKind
 from jobs.errors import AlreadyLed, ClusterUnreachable, DatabaseUnreachable, StorageUnusable
-from orchestrator import site_toolchains
-from orchestrator.bell import Bell
-from orchestrator.collecting import keep_what_is_there
 from orchestrator.context import Context
 from orchestrator.executor import Executor
 from orchestrator.head import Head
-from orchestrator.interrupts import Interrupts
-from orchestrator.outages import Outages
-from orchestrator.resolving import UvResolver
-from orchestrator.reuse import Reuse
-from orchestrator.rows import when
-from orchestrator.schedules import Schedules
+from orchestrator.leading.bell import Bell
+from orchestrator.leading.collecting import keep_what_is_there
+from orchestrator.leading.outages import Outages
+from orchestrator.leading.reuse import Reuse
+from orchestrator.leading.schedules import Schedules
+from orchestrator.showing.rows import when
+from orchestrator.submitting.interrupts import Interrupts
+from orchestrator.toolchains import site_toolchains
+from orchestrator.toolchains.resolving import UvResolver
 from workers.device_users import is_alive
 from workers.environment import probe_toolchain
 

@@ -3,14 +3,14 @@
 from contextlib import suppress
 
 from jobs.toolchains import Lock, Row, Toolchain, find, source_of
-from orchestrator import site_toolchains
 from orchestrator.settings import Settings
+from orchestrator.toolchains import site_toolchains
 from workers.processes import Cancellation
 from workers.toolchains.resolving import PYTHON, resolve
 
 
 class UvResolver:
-    """Implements `orchestrator.locks.Resolver`; a site's own rows are read again when their file has changed."""
+    """Implements `locks.Resolver`; a site's own rows are read again when their file has changed."""
 
     def __init__(self, settings: Settings, base: Toolchain) -> None:
         """`base` is the default toolchain here."""

@@ -10,7 +10,7 @@ from db.reports import TaskRow
 from jobs.digest import differences, likeness
 from jobs.stages import STAGES
 from jobs.state import DONE, OPEN, FailureKind, TaskState
-from orchestrator.rows import when
+from orchestrator.showing.rows import when
 
 
 class Reason(StrEnum):

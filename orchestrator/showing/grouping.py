@@ -9,9 +9,9 @@ from typing import Any
 from db.runs import Run
 from jobs.errors import BadSetting
 from jobs.variants import AXES
-from orchestrator.forms import Shown
 from orchestrator.output import quantity
-from orchestrator.pivoting import PIVOTS, WORKLOAD_SIGNS, workload_text
+from orchestrator.showing.forms import Shown
+from orchestrator.showing.pivoting import PIVOTS, WORKLOAD_SIGNS, workload_text
 
 #: What runs can be grouped by beside the columns of a pivot: metric and workload always are.
 NAMES = ("model", "variant", "target")

@@ -16,8 +16,8 @@ from jobs.errors import BadSetting
 from jobs.fields import StageName, ToolchainName
 from jobs.toolchains import OF_IREE, TOOLCHAINS, Row, is_known
 from jobs.variants import Engine
-from orchestrator import job_file
 from orchestrator.settings import TOOLCHAINS_VARIABLE, Settings
+from orchestrator.submitting import job_file
 from workers.environment import CREDENTIALS_IN_URL
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from jobs.toolchains import DEFAULT, Lock
 from orchestrator import output
-from orchestrator.known_toolchains import KnownToolchain
-from orchestrator.rows import when
+from orchestrator.showing.rows import when
+from orchestrator.toolchains.known_toolchains import KnownToolchain
 from workers.toolchains.resolving import package_of, pin_of
 
 COLUMNS = ("toolchain", "packages", "stages", "lock", "resolved", "size here", "used here", "nodes")

@@ -10,8 +10,8 @@ from db.imported import DIGEST
 from db.reports import AttemptRow
 from jobs.errors import ArtifactLost, NothingToDo, StorageUnusable
 from jobs.state import ENDED
-from orchestrator.bell import Bell
 from orchestrator.context import Context
+from orchestrator.leading.bell import Bell
 from workers.folders import log_path
 
 LOOK_S = 0.1  #: a file tells nobody that it has grown

@@ -6,7 +6,7 @@ from typing import Any
 
 from db.targets import QuotedTarget
 from orchestrator.output import quantity
-from orchestrator.rows import when
+from orchestrator.showing.rows import when
 
 COLUMNS = ("variant", "target", "metric", "value", "batch", "prompt", "new", "source", "since", "by")
 RIGHT = ("value", "batch", "prompt", "new")

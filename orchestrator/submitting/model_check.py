@@ -20,7 +20,7 @@ from jobs.stages.base import Model
 from jobs.task import Command
 from jobs.toolchains import Toolchain
 from jobs.variants import TORCH_ENGINES, Engine, Exporter, Precision, Variant
-from orchestrator import hub
+from orchestrator.submitting import hub
 from workers.environment import resolve
 
 CHECK_TIMEOUT_S = 600.0  #: a hub model's config, tokenizer and headers may have to be fetched first

@@ -17,13 +17,22 @@ from jobs.state import ACTIVE, OPEN, TaskState
 from jobs.task import Pin
 from jobs.toolchains import Row
 from jobs.variants import Variant
-from orchestrator.bisection import Verdict
 from orchestrator.context import Context
 from orchestrator.output import seconds
-from orchestrator.predicates import BLAMING, Judgement, Key, Predicate, judge_metric, judge_stage, stages_for, work_for
-from orchestrator.submission import store_job
-from orchestrator.verification import pin_of, toolchain_problem
-from orchestrator.waiting import Wait
+from orchestrator.repeating.bisection import Verdict
+from orchestrator.repeating.predicates import (
+    BLAMING,
+    Judgement,
+    Key,
+    Predicate,
+    judge_metric,
+    judge_stage,
+    stages_for,
+    work_for,
+)
+from orchestrator.repeating.verification import pin_of, toolchain_problem
+from orchestrator.submitting.submission import store_job
+from orchestrator.submitting.waiting import Wait
 
 ROUNDS_LEAST = 4  #: an interval of fewer says little
 FRESH = timedelta(days=1)  #: an earlier bisection's probes are its own again for so long

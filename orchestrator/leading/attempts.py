@@ -2,7 +2,7 @@
 
 from jobs.stages import stage_of
 from jobs.task import Attempt
-from orchestrator.reuse import Reuse
+from orchestrator.leading.reuse import Reuse
 from orchestrator.scheduler import Start
 
 

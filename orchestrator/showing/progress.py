@@ -12,7 +12,7 @@ from rich.text import Text
 from db.reports import TaskRow
 from jobs.state import ACTIVE, ENDED, FailureKind, TaskState
 from orchestrator.output import make_table, note
-from orchestrator.rows import remark, took
+from orchestrator.showing.rows import remark, took
 
 Show = Callable[[list[TaskRow]], None]
 MOST_HELD_UP = 5

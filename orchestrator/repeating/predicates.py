@@ -11,9 +11,9 @@ from jobs.stages import ENGINES, STAGES
 from jobs.state import DONE, FailureKind, TaskState
 from jobs.toolchains import DEFAULT, Row, toolchain_for
 from jobs.variants import Engine
-from orchestrator.agreement import FIGURES
-from orchestrator.bisection import Verdict
-from orchestrator.statistics import Ratio, ratio_of_pairs
+from orchestrator.deciding.statistics import Ratio, ratio_of_pairs
+from orchestrator.repeating.agreement import FIGURES
+from orchestrator.repeating.bisection import Verdict
 
 OPTION = "--when"
 FORMS = "'compile fails', 'numerics fail' (any stage), or 'ttft_ms worse by 5%' (any metric)"

@@ -24,10 +24,12 @@ from jobs.stages.base import Model
 from jobs.task import Node
 from jobs.toolchains import DEFAULT, Toolchain
 from jobs.variants import On
-from orchestrator import job_file, known_nodes, model_check, site_toolchains
+from orchestrator import known_nodes
 from orchestrator.output import count
 from orchestrator.scheduling import words
 from orchestrator.settings import Settings
+from orchestrator.submitting import job_file, model_check
+from orchestrator.toolchains import site_toolchains
 from workers.environment import probe_toolchain
 
 

@@ -8,11 +8,11 @@ from db.ids import job_of
 from jobs.errors import DatabaseUnreachable, StorageUnusable
 from jobs.state import ACTIVE, JobState
 from orchestrator.context import Context
-from orchestrator.driver import Driver, leader_in_words, reuse_of
 from orchestrator.head import Head
-from orchestrator.interrupts import Interrupts
-from orchestrator.outages import Outages
-from orchestrator.resolving import UvResolver
+from orchestrator.leading.driver import Driver, leader_in_words, reuse_of
+from orchestrator.leading.outages import Outages
+from orchestrator.submitting.interrupts import Interrupts
+from orchestrator.toolchains.resolving import UvResolver
 
 OPEN_STATES = frozenset({JobState.QUEUED, JobState.RUNNING})
 PATIENCE_S = 5.0  #: how long a database may be away until a command gives up

@@ -15,9 +15,9 @@ from jobs.errors import FileError
 from jobs.metrics import METRICS
 from jobs.targets import TARGETS
 from orchestrator.imports.names import variant_called
-from orchestrator.job_file import after_a_colon
-from orchestrator.markdown_tables import Cell, MarkdownTable, tables_of
-from orchestrator.tracker_cells import latencies
+from orchestrator.showing.markdown_tables import Cell, MarkdownTable, tables_of
+from orchestrator.showing.tracker_cells import latencies
+from orchestrator.submitting.job_file import after_a_colon
 
 ANY_TARGET = "cpu"  #: a name does not depend on it
 NAMED = frozenset({"variant", "metric", "value"})  #: columns of a table that is one of targets

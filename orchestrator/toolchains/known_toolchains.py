@@ -7,8 +7,8 @@ from datetime import datetime
 from db import machines, toolchains
 from jobs.errors import NothingToDo
 from jobs.toolchains import DEFAULT, Lock, Row, Toolchain, find, is_known, source_of
-from orchestrator import site_toolchains
 from orchestrator.context import Context
+from orchestrator.toolchains import site_toolchains
 from workers.environment import probe_toolchain
 from workers.processes import Cancellation
 from workers.toolchains.environments import Built, Environments

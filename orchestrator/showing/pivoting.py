@@ -9,8 +9,8 @@ from typing import Any
 
 from db.runs import Run
 from db.targets import QuotedTarget, target_for
-from orchestrator.forms import Shown
 from orchestrator.output import number
+from orchestrator.showing.forms import Shown
 
 Workload = tuple[tuple[str, int], ...]
 

@@ -11,10 +11,10 @@ from jobs.digest import differences
 from jobs.errors import Conflict, JobFailed, NothingToDo
 from jobs.state import OPEN, JobState, TaskState
 from jobs.task import Pin
-from orchestrator import agreement
 from orchestrator.context import Context
 from orchestrator.output import count
-from orchestrator.rows import devices
+from orchestrator.repeating import agreement
+from orchestrator.showing.rows import devices
 from workers.environment import probe_toolchain
 
 

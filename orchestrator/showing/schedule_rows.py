@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 
 from db.schedules import IfMissed, Run, Schedule
 from jobs.errors import BadSetting
-from orchestrator import cron, job_file, submission
-from orchestrator.rows import when
+from orchestrator.leading import cron
 from orchestrator.settings import Settings
+from orchestrator.showing.rows import when
+from orchestrator.submitting import job_file, submission
 
 COLUMNS = ("schedule", "times", "next", "last", "job", "file", "by")
 CSV_COLUMNS = (

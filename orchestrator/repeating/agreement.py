@@ -10,8 +10,8 @@ from db.measured import Measured
 from jobs.digest import UNREAD_KINDS
 from jobs.metrics import METRICS
 from jobs.task import Artifact
+from orchestrator.deciding.statistics import Ratio, ratio_of_medians, spread
 from orchestrator.output import quantity
-from orchestrator.statistics import Ratio, ratio_of_medians, spread
 
 #: The standard deviation of the medians of runs of the same, relative to their mean, where no runs tell better.
 #: Published for MI325 in CI: about 2.5% for decode, 0.8 to 2% for prefill; logical CPU devices share their cores with

@@ -12,7 +12,8 @@ from jobs.plan import Plan, places_problem, plan
 from jobs.spec import JobSpec
 from jobs.toolchains import Row
 from jobs.variants import On
-from orchestrator import cron, known_nodes
+from orchestrator import known_nodes
+from orchestrator.leading import cron
 
 LATE = timedelta(minutes=1)  #: a time that a head comes to later than this was missed
 

@@ -1,0 +1,1 @@
+"""Running again what ran: reproduce, verify, bisect."""

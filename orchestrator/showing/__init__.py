@@ -1,0 +1,1 @@
+"""How answers look: rows, tables, matrices, pivots, logs and progress."""
