@@ -61,7 +61,7 @@ def of_strata(strata: Sequence[Sides], noise: Noise | None, alpha: float = ALPHA
     total = sum(weights)
     log = sum(weight * (fmean(new) - fmean(old)) for weight, (old, new) in zip(weights, strata, strict=True)) / total
     sides = [side for pair in strata for side in pair]
-    scatter = sum((value - fmean(side)) ** 2 for side in sides for value in side)
+    scatter = sum(map(_scatter, sides))
     found = _student(log, scatter, sum(len(side) - 1 for side in sides), 1 / math.sqrt(total), noise, alpha)
     counts = [sum(len(pair[side]) for pair in strata) for side in (0, 1)]
     if found is None or min(counts) < LEAST_FOR_BOOTSTRAP or sum(counts) > MOST_FOR_BOOTSTRAP:
@@ -76,9 +76,8 @@ def of_strata(strata: Sequence[Sides], noise: Noise | None, alpha: float = ALPHA
 
 def of_pairs(logs: Sequence[float], noise: Noise | None, alpha: float = ALPHA) -> Estimate | None:
     """Of runs taken in turns, by the logarithms of each pair's ratio: what both share does not count."""
-    mean = fmean(logs)
-    scatter = sum((value - mean) ** 2 for value in logs) / 2  # of one run: a pair has twice its variance
-    found = _student(mean, scatter, len(logs) - 1, math.sqrt(2 / len(logs)), noise, alpha)
+    scatter = _scatter(logs) / 2  # of one run: a pair has twice its variance
+    found = _student(fmean(logs), scatter, len(logs) - 1, math.sqrt(2 / len(logs)), noise, alpha)
     if found is None or len(logs) < LEAST_FOR_BOOTSTRAP:
         return found
     return _widened(found, lambda draw: draw(logs), alpha)
@@ -96,6 +95,11 @@ def false_discovery_limit(ps: Sequence[float], alpha: float = ALPHA) -> float:
     """The p-value up to which comparisons made at once are told apart, by Benjamini and Hochberg's procedure (1995)."""
     passing = [p for rank, p in enumerate(sorted(ps), 1) if p <= alpha * rank / len(ps)]
     return max(passing, default=-1.0)
+
+
+def _scatter(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values)
 
 
 def _student(
