@@ -11,4 +11,6 @@
     showing/     rows, tables, matrices and progress; reporting/: whole pages; imports/: what others measured
     repeating/   reproduce, verify, bisect
     files/       artifacts, whole variants and databases on their way in and out
+
+`workers` and `db` do not know each other; this package knows both.
 """
