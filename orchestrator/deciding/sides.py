@@ -12,7 +12,7 @@ from orchestrator.deciding.noise import Noises, learned
 from orchestrator.output import count, quantity
 
 HISTORY = 2000  #: measurements that tell how runs of the same scatter
-RUNS_THAT_TELL = 8  #: of a side: so many tell of their noise themselves
+FREEDOM_THAT_TELLS = 14.0  #: runs beyond the first of each side: so many tell of their noise themselves
 
 COLUMNS = ("variant", "target", "metric", "batch", "prompt", "on", "A", "B", "B/A", "interval", "runs", "B is", "")
 RIGHT = ("batch", "prompt", "A", "B", "B/A", "runs")
@@ -44,15 +44,6 @@ def read(database: Database, text: str, chosen: Chosen) -> Side:
     raise NothingToDo(f"{text} has no measurements of {what}: `haloctl results` shows what was measured")
 
 
-def noises_of(database: Database, sides: Sequence[Side], *, disturbed: bool = False) -> Noises:
-    """Learned from earlier runs of the sides' variants, where a side has few of its own, which tell for themselves."""
-    benches = [{run.bench for run in side.runs} for side in sides]
-    if all(len(side.runs) >= RUNS_THAT_TELL * len(found) for side, found in zip(sides, benches, strict=True)):
-        return Noises()
-    own = {run.attempt for side in sides for run in side.runs}
-    return learned(run for run in history(database, sides, disturbed=disturbed) if run.attempt not in own)
-
-
 def history(database: Database, sides: Sequence[Side], *, disturbed: bool = False) -> list[Run]:
     """The newest runs of the sides' variants."""
     own = [run for side in sides for run in side.runs]
@@ -65,8 +56,11 @@ def compared(
 ) -> list[Compared]:
     """Cells in the order of variants, metrics and workloads; raises NothingToDo where nothing pairs."""
     old, new = sides
-    noises = noises_of(database, sides, disturbed=disturbed)
-    found = compare(old.runs, new.runs, noises, margin_percent, each_device=each_device)
+    found = compare(old.runs, new.runs, Noises(), margin_percent, each_device=each_device)
+    if any(cell.estimate and cell.estimate.freedom < FREEDOM_THAT_TELLS for cell in found):
+        own = {run.attempt for side in sides for run in side.runs}
+        noises = learned(run for run in history(database, sides, disturbed=disturbed) if run.attempt not in own)
+        found = compare(old.runs, new.runs, noises, margin_percent, each_device=each_device)
     if not found:
         raise NothingToDo(
             f"{old.text} and {new.text} have no metric and workload in common: A measured {in_words(old.runs)}; "
