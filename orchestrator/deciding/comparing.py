@@ -68,13 +68,13 @@ class Compared:
     def ratio(self) -> float | None:
         """How many times as large the new is as the old."""
         if self.estimate is not None:
-            return math.exp(self.estimate.log)
+            return self.estimate.ratio
         return self.new / self.old if self.old else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """Where that lies."""
-        return (math.exp(self.estimate.low), math.exp(self.estimate.high)) if self.estimate else None
+        return self.estimate.interval if self.estimate else None
 
 
 def compare(

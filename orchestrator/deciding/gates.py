@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median_low
 
-from orchestrator.deciding import student
 from orchestrator.deciding.intervals import Noise
 
 FALSE_ALARMS = 0.002  #: of cells in which nothing changed the share that may fail, were noise normal and known
@@ -68,11 +67,13 @@ def rule(
 def _rule(
     excess: Sequence[float], reference: Reference, noise: Noise, slowdown_percent: float, is_last: bool, alpha: float
 ) -> Ruled:
+    from scipy.special import stdtrit  # takes a while, and only jobs with gates ask for it
+
     found, count, middle = math.log1p(slowdown_percent / 100), len(excess), fmean(excess)
     believed = max(found + noise.sigma, median_low(excess) if count >= LEAST_FOR_RED else 0.0)
     level = fmean(min(value, believed) for value in excess)  # one run that stands out is not believed; half of them are
     error = noise.sigma * math.sqrt(1 / count + (1 / reference.runs if reference.runs else 0.0))
-    half = student.beyond(BEYOND * alpha, noise.freedom) * error
+    half = -float(stdtrit(noise.freedom, BEYOND * alpha)) * error
     evidence = found * (level - found / 2) / error**2
     is_beyond = level > half and (count >= LEAST_FOR_RED or is_last)
     is_as_before = evidence <= math.log(MISSES / (1 - alpha))

@@ -4,8 +4,10 @@ A run, a process of its own, is one observation: the logarithm of the median of 
 run share its fate (memory layout, clocks), so that they say how well this run is known and nothing of the next one.
 
 The interval is the wider one of two. Student's is right for few runs and knows earlier noise; the bootstrap over runs
-(percentiles, within each side and device) sees how skewed they are, and is too narrow for few. scipy.stats takes 0.7 s
-to import: the distribution is `student`'s, the resamples are numpy's, and tests hold them against scipy.stats.
+(percentiles, within each side and device) sees how skewed they are, and is too narrow for few.
+
+scipy.special is imported when an interval is asked for, and scipy.stats, which takes four times as long, never: tests
+hold the intervals against it.
 """
 
 import math
@@ -13,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
-
-from orchestrator.deciding import student
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +51,16 @@ class Estimate:
     scale: float  #: the standard error is sigma times this
     freedom: float
 
+    @property
+    def ratio(self) -> float:
+        """How many times as large the new is as the old."""
+        return math.exp(self.log)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where that lies."""
+        return math.exp(self.low), math.exp(self.high)
+
 
 def of_strata(strata: Sequence[Sides], noise: Noise | None, alpha: float = ALPHA) -> Estimate | None:
     """Of runs that were not taken in turns: each stratum is a device, and is compared with itself alone.
@@ -86,7 +96,9 @@ def of_pairs(logs: Sequence[float], noise: Noise | None, alpha: float = ALPHA) -
 def runs_needed(found: Estimate, margin: float, alpha: float = ALPHA) -> int:
     """How many runs a side would have the interval exclude 1, or lie within the margin, if all goes on so."""
     reach = max(abs(found.log), margin - abs(found.log), 1e-4)
-    z = student.normal_beyond(alpha / 2)
+    from scipy.special import ndtri
+
+    z = -float(ndtri(alpha / 2))
     first = 2 * (z * found.sigma / reach) ** 2
     return min(math.ceil(first + z * z / 4), MOST_RUNS)  # Student's tails take a quarter of z squared more
 
@@ -106,13 +118,15 @@ def _student(
     log: float, scatter: float, freedom: float, scale: float, noise: Noise | None, alpha: float
 ) -> Estimate | None:
     """Of a mean, by the pooled variance of the runs and of earlier ones."""
+    from scipy.special import stdtr, stdtrit
+
     known = noise.freedom if noise else 0.0
     if freedom + known <= 0:
         return None
     variance = (scatter + (known * noise.sigma**2 if noise else 0.0)) / (freedom + known)
     error = math.sqrt(variance) * scale
-    half = student.beyond(alpha / 2, freedom + known) * error
-    p = 2 * student.tail(abs(log) / error, freedom + known) if error else float(log == 0)
+    half = -float(stdtrit(freedom + known, alpha / 2)) * error
+    p = 2 * float(stdtr(freedom + known, -abs(log) / error)) if error else float(log == 0)
     return Estimate(log, log - half, log + half, p, math.sqrt(variance), scale, freedom + known)
 
 

@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import stdev
 from typing import Any
 
 from db.measured import Measured
 from jobs.digest import UNREAD_KINDS
 from jobs.metrics import METRICS
 from jobs.task import Artifact
-from orchestrator.deciding.statistics import Ratio, ratio_of_medians, spread
+from orchestrator.deciding.intervals import Estimate, of_strata
 from orchestrator.output import quantity
 
 #: The standard deviation of the medians of runs of the same, relative to their mean, where no runs tell better.
@@ -20,6 +21,8 @@ NOISE: dict[str, float] = {"cpu": 0.05}
 NOISE_ELSEWHERE = 0.025
 LEAST_NOISE = 0.005  #: a few runs may be alike by chance
 RUNS_THAT_TELL = 5  #: as many earlier runs and their own noise counts; fewer can only add to what is published
+LEAST_FOR_SPREAD = 3
+CONFIDENCE = 0.95  #: that the ratio of two runs' repetitions lies in its interval
 SPREADS = 2.0  #: two runs of the same are further apart than so many standard deviations once in 20 times
 
 
@@ -57,7 +60,7 @@ class Finding(StrEnum):
     WORSE = "worse"
     DIFFERS = "differs"
     MISSING = "missing"  #: one of the two has it alone
-    UNJUDGED = "not judged"  #: a single sample of what varies
+    UNJUDGED = "not judged"  #: single samples of what varies
 
 
 AGREEING = frozenset({Finding.AGREES, Finding.UNJUDGED})
@@ -73,7 +76,7 @@ class Comparison:
     prompt_tokens: int | None
     old: float | None  #: medians
     new: float | None
-    ratio: Ratio | None  #: of timings
+    estimate: Estimate | None  #: of timings: how far their repetitions are apart
     noise: float | None  #: by how much of itself it may differ without meaning anything
     finding: Finding
 
@@ -101,9 +104,17 @@ def _compared(
     if key[0] in FIGURES:
         finding = _of_figures(FIGURES[key[0]], old.median, new.median)
         return Comparison(*about, old.median, new.median, None, None, finding)
-    ratio = ratio_of_medians(old.samples, new.samples)
+    estimate = _apart(old.samples, new.samples)
     noise = noise_of([one.median for run in earlier for one in run if one.key == key], target)
-    return Comparison(*about, old.median, new.median, ratio, noise, _of_timings(key[0], ratio, noise))
+    return Comparison(*about, old.median, new.median, estimate, noise, _of_timings(key[0], estimate, noise))
+
+
+def _apart(old: Sequence[float], new: Sequence[float]) -> Estimate | None:
+    """None for single samples, and where a value is not above 0, which has no logarithm."""
+    if min(*old, *new) <= 0:
+        return None
+    sides = ([math.log(value) for value in old], [math.log(value) for value in new])
+    return of_strata([sides], None, 1 - CONFIDENCE)
 
 
 def _of_figures(close: Closeness, old: float, new: float) -> Finding:
@@ -114,19 +125,20 @@ def _of_figures(close: Closeness, old: float, new: float) -> Finding:
 def noise_of(medians: Sequence[float], target: str) -> float:
     """By how much of itself one run's median may differ from another's without meaning anything."""
     noise = NOISE.get(target, NOISE_ELSEWHERE)
-    found = spread(medians)
-    if found is not None:
+    if len(medians) >= LEAST_FOR_SPREAD and min(medians) > 0:
+        found = stdev(math.log(value) for value in medians)
         noise = max(found, LEAST_NOISE if len(medians) >= RUNS_THAT_TELL else noise)
     return math.expm1(SPREADS * math.sqrt(2) * noise)
 
 
-def _of_timings(metric: str, ratio: Ratio | None, noise: float) -> Finding:
+def _of_timings(metric: str, estimate: Estimate | None, noise: float) -> Finding:
     """It agrees where what it is likely to be reaches into the noise."""
-    if ratio is None or not ratio.has_interval:
+    if estimate is None:
         return Finding.UNJUDGED
-    if ratio.low <= 1 + noise and ratio.high >= 1 / (1 + noise):
+    low, high = estimate.interval
+    if low <= 1 + noise and high >= 1 / (1 + noise):
         return Finding.AGREES
-    is_lower = ratio.high < 1
+    is_lower = high < 1
     return Finding.BETTER if is_lower == METRICS[metric].is_lower_better else Finding.WORSE
 
 
@@ -159,7 +171,7 @@ def agrees(comparisons: Sequence[Comparison], files: Sequence[FileComparison]) -
 
 def as_row(found: Comparison) -> dict[str, Any]:
     """For programs."""
-    ratio = found.ratio
+    estimate = found.estimate
     return {
         "metric": found.metric,
         "unit": found.unit,
@@ -167,8 +179,8 @@ def as_row(found: Comparison) -> dict[str, Any]:
         "prompt_tokens": found.prompt_tokens,
         "old": found.old,
         "new": found.new,
-        "ratio": ratio and ratio.value,
-        "interval": [ratio.low, ratio.high] if ratio and ratio.has_interval else None,
+        "ratio": estimate and estimate.ratio,
+        "interval": estimate and list(estimate.interval),
         "noise": found.noise,
         "finding": found.finding.value,
     }

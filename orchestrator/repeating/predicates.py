@@ -1,8 +1,10 @@
 """What a bisection looks for: how it is written, which stages it takes, and what their tasks say of it. Pure."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from db.reports import TaskRow
 from jobs.errors import BadSetting
@@ -11,8 +13,8 @@ from jobs.stages import ENGINES, STAGES
 from jobs.state import DONE, FailureKind, TaskState
 from jobs.toolchains import DEFAULT, Row, toolchain_for
 from jobs.variants import Engine
-from orchestrator.deciding.statistics import Ratio, ratio_of_pairs
-from orchestrator.repeating.agreement import FIGURES
+from orchestrator.deciding.intervals import of_pairs
+from orchestrator.repeating.agreement import CONFIDENCE, FIGURES
 from orchestrator.repeating.bisection import Verdict
 
 OPTION = "--when"
@@ -127,7 +129,7 @@ def judge_metric(predicate: Predicate, pairs: Pairs, *, is_last: bool) -> Judgem
     found = {key: _decide(predicate, rounds) for key, rounds in pairs.items()}
     if not found:
         return Judgement(Verdict.SKIP, f"{predicate.metric} was not measured")
-    told = "; ".join(_in_words(key, ratio) for key, (_, ratio) in found.items())
+    told = "; ".join(": ".join(filter(None, (_in_words(key), why))) for key, (_, why) in found.items())
     verdicts = {verdict for verdict, _ in found.values()}
     if Verdict.BAD in verdicts:
         return Judgement(Verdict.BAD, told)
@@ -136,29 +138,27 @@ def judge_metric(predicate: Predicate, pairs: Pairs, *, is_last: bool) -> Judgem
     return Judgement(Verdict.SKIP, f"not decided: {told}") if is_last else None
 
 
-def _decide(predicate: Predicate, rounds: Sequence[tuple[float, float]]) -> tuple[Verdict | None, Ratio | None]:
-    """Of how many times the candidate is as bad as the good one."""
+def _decide(predicate: Predicate, rounds: Sequence[tuple[float, float]]) -> tuple[Verdict | None, str]:
+    """Of how many times the candidate is as bad as the good one, and that in words."""
     if not METRICS[predicate.metric].is_lower_better:
         rounds = [(candidate, good) for good, candidate in rounds]
     if len(set(rounds)) == 1 and rounds[0][0] == rounds[0][1]:
-        return Verdict.GOOD, None
-    ratio, limit = ratio_of_pairs(rounds), 1 + predicate.percent / 100
-    if ratio is None:  # something is 0
+        return Verdict.GOOD, ""
+    limit = 1 + predicate.percent / 100
+    if min(min(pair) for pair in rounds) <= 0:  # it has no ratio
         is_bad = {candidate > limit * good for good, candidate in rounds}
-        return (Verdict.BAD if is_bad == {True} else Verdict.GOOD if is_bad == {False} else None), None
-    if ratio.low > limit:
-        return Verdict.BAD, ratio
-    return (Verdict.GOOD if ratio.high <= limit else None), ratio
+        return (Verdict.BAD if is_bad == {True} else Verdict.GOOD if is_bad == {False} else None), ""
+    logs = [math.log(candidate / good) for good, candidate in rounds]
+    estimate = of_pairs(logs, None, 1 - CONFIDENCE)
+    ratio = math.exp(fmean(logs))
+    low, high = estimate.interval if estimate else (ratio, ratio)
+    verdict = Verdict.BAD if low > limit else Verdict.GOOD if high <= limit else None
+    told = f"{100 * abs(ratio - 1):.1f}% {'better' if ratio < 1 else 'worse'}"
+    return verdict, f"{told} ({100 * (low - 1):+.1f} to {100 * (high - 1):+.1f})" if estimate else told
 
 
-def _in_words(key: Key, ratio: Ratio | None) -> str:
-    workload = " ".join(f"{name} {value}" for name, value in zip(("batch", "prompt"), key, strict=True) if value)
-    more = 0.0 if ratio is None else 100 * (ratio.value - 1)
-    what = "" if ratio is None else f"{abs(more):.1f}% {'better' if more < 0 else 'worse'}"
-    interval = (
-        f" ({100 * (ratio.low - 1):+.1f} to {100 * (ratio.high - 1):+.1f})" if ratio and ratio.has_interval else ""
-    )
-    return ": ".join(filter(None, (workload, f"{what}{interval}")))
+def _in_words(key: Key) -> str:
+    return " ".join(f"{name} {value}" for name, value in zip(("batch", "prompt"), key, strict=True) if value)
 
 
 def _first_line(text: str) -> str:

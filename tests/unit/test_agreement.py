@@ -34,8 +34,8 @@ def test_timings_agree_within_the_noise_of_their_target(metric: str, by: float, 
     old, new = measured(*STEADY, metric=metric), measured(*scaled(by), metric=metric)
     (found,) = compare([old], [new], [], target)
     assert found.finding is finding
-    assert found.ratio is not None
-    assert found.ratio.value == pytest.approx(by, rel=0.02)
+    assert found.estimate is not None
+    assert found.estimate.ratio == pytest.approx(by, rel=0.02)
 
 
 def test_what_varied_more_between_earlier_runs_may_vary_more_now() -> None:
@@ -55,8 +55,9 @@ def test_samples_that_scatter_widely_say_nothing_against_it() -> None:
     assert found.finding is Finding.AGREES
 
 
-def test_one_sample_is_not_judged() -> None:
-    (found,) = compare([measured(1.0)], [measured(9.0)], [], "cpu")
+@pytest.mark.parametrize("old", [(1.0,), (0.0, 1.0, 2.0)])
+def test_one_sample_is_not_judged_nor_what_has_no_ratio(old: tuple[float, ...]) -> None:
+    (found,) = compare([measured(*old)], [measured(9.0)], [], "cpu")
     assert found.finding is Finding.UNJUDGED
     assert agrees([found], [])
 
