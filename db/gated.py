@@ -28,11 +28,14 @@ class Gated:
     place: str
     node: str
     digest: str
+    after: str | None = None  #: the task that it is compared with, where its job has that
+    after_state: str | None = None
 
 
 def gated(database: Database, attempts: Sequence[str]) -> list[Gated]:
     """Those of some attempts whose jobs have a gate."""
     columns, tasks, cells = tables.attempts.c, tables.tasks.c, tables.cells.c
+    earlier = tables.tasks.alias("earlier")
     query = (
         select(
             columns.id,
@@ -41,6 +44,8 @@ def gated(database: Database, attempts: Sequence[str]) -> list[Gated]:
             columns.digest,
             cast(columns.places, Text).label("places"),
             tasks.asked_epoch,
+            tasks.after,
+            earlier.c.state.label("after_state"),
             tables.jobs.c.spec,
             cells.model,
             cells.variant,
@@ -48,6 +53,7 @@ def gated(database: Database, attempts: Sequence[str]) -> list[Gated]:
             *(cells[name] for name in AXES),
         )
         .join(tables.tasks, tasks.id == columns.task)
+        .join(earlier, earlier.c.id == tasks.after, isouter=True)
         .join(tables.jobs, tables.jobs.c.id == tasks.job)
         .join(tables.cells, and_(cells.task == tasks.id, cells.is_first))
         .order_by(columns.id, cells.position.desc())
@@ -69,5 +75,7 @@ def gated(database: Database, attempts: Sequence[str]) -> list[Gated]:
                         place=placed(row.places)[0],
                         node=row.node,
                         digest=row.digest,
+                        after=row.after,
+                        after_state=row.after_state,
                     )
     return list(found.values())

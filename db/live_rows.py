@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, bindparam, select
 
 from db import tables
+from db.favoured import favoured
 from db.filters import among, parts
 from db.snapshot import Need
 from db.values import pin_of, places_of
 from jobs.state import ACTIVE, OPEN, POLICIES
-from jobs.task import Resources
+from jobs.task import Place, Resources
 
 LIVE = sorted(OPEN | ACTIVE)
 ELSEWHERE = sorted(kind for kind, policy in POLICIES.items() if policy.is_elsewhere_first)
@@ -81,7 +82,7 @@ def fixed(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, Fi
         select(
             *(tasks.id, tasks.job, tasks.stage, tasks.subject, tasks.settings, tasks.needs, tasks.resources, tasks.pin),
             *(columns.submitted_at, columns.submitted_by, columns.timeout_s, columns.priority),
-            *(tasks.toolchain, tasks.reuse, tasks.likeness),
+            *(tasks.toolchain, tasks.reuse, tasks.likeness, tasks.after),
         )
         .join(tables.jobs, columns.id == tasks.job)
         .where(tasks.job.in_(jobs))
@@ -89,6 +90,7 @@ def fixed(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, Fi
     )
     rows = connection.execute(query).all()
     stages = {row.id: row.stage for row in rows}
+    spots = favoured(connection, jobs)
     found: dict[str, dict[str, Fixed]] = {}
     for row in rows:
         fields = dict(row._mapping)
@@ -96,6 +98,7 @@ def fixed(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, Fi
         fields["needed"] = tuple(Need(need, stages[need]) for need in fields.pop("needs"))
         fields["resources"] = Resources(**row.resources)
         fields["pin"] = pin_of(row.pin)
+        fields["favoured"] = spots.get(row.id, ())
         found.setdefault(row.job, {})[row.id] = Fixed(fields, likeness)
     return found
 
@@ -129,6 +132,14 @@ def fixed_attempts(connection: Connection, attempts: Sequence[str]) -> dict[str,
         fields["places"] = places_of(row.places)
         found[row.id] = FixedAttempt(fields, fields.pop("weight") or 0.0)
     return found
+
+
+_PLACES = select(tables.attempts.c.id, tables.attempts.c.places).where(among(tables.attempts.c.id))
+
+
+def places(connection: Connection, attempts: Sequence[str]) -> dict[str, tuple[Place, ...]]:
+    """By attempt, where it ran."""
+    return {row.id: places_of(row.places) for row in connection.execute(_PLACES, {"ids": attempts})}
 
 
 _ENDED = (

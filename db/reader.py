@@ -15,7 +15,8 @@ from db.nodes import Closed
 from db.snapshot import OpenTask, RunningAttempt, Snapshot
 from db.toolchains import KeptLock
 from db.usage import OF_LATE, Usage, device_seconds
-from jobs.state import ACTIVE, OPEN, TaskState
+from jobs.state import ACTIVE, DONE, OPEN, TaskState
+from jobs.task import Place
 from jobs.toolchains import DEFAULT
 
 
@@ -26,6 +27,7 @@ class LiveJob:
     fixed: Mapping[str, rows.Fixed]  #: by task, in the order of the plan
     likenesses: frozenset[str]
     toolchains: frozenset[str]  #: names of those that are not the default
+    after: Mapping[str, str]  #: by task, the one that it comes after
     version: int | None = None  #: of what follows
     moving: dict[str, rows.Moving] = field(default_factory=dict)
     active: list[rows.Moving] = field(default_factory=list)
@@ -60,6 +62,7 @@ class SnapshotReader:
         self._attempts: dict[str, rows.FixedAttempt] = {}  #: those that run
         self._running: dict[str, RunningAttempt] = {}  #: as they were told last
         self._expected: dict[str, float | None] = {}  #: by likeness
+        self._ran: dict[str, tuple[Place, ...]] = {}  #: by attempt of what others come after
         self._usage = Usage()
         self._ended_at: datetime | None = None  #: of the last attempt that was counted
         self._locks: Mapping[str, KeptLock] = {}
@@ -85,6 +88,7 @@ class SnapshotReader:
             usage=self._usage.total(now, [self._used(one, now) for one in running]),
             toolchains=names,
             locks=self._read_locks(connection, names),
+            ran=self._read_ran(connection),
         )
 
     def _read_jobs(self, connection: Connection) -> list[LiveJob]:
@@ -93,7 +97,7 @@ class SnapshotReader:
         jobs = {name: job for name, job in self._jobs.items() if name in versions}
         for part in parts(sorted(versions.keys() - jobs.keys())):
             jobs |= {
-                name: LiveJob(fixed, _likenesses(fixed), _toolchains(fixed))
+                name: LiveJob(fixed, _likenesses(fixed), _toolchains(fixed), _after(fixed))
                 for name, fixed in rows.fixed(connection, part).items()
             }
         self._jobs = dict(sorted(jobs.items(), key=lambda named: named[1].turn))
@@ -154,6 +158,19 @@ class SnapshotReader:
             known |= rows.fixed_attempts(connection, part)
         self._attempts = known
 
+    def _read_ran(self, connection: Connection) -> dict[str, tuple[Place, ...]]:
+        """By task that is done and that open ones come after, where its attempt ran."""
+        wanted = {
+            earlier: str(job.moving[earlier].attempt)
+            for job in self._jobs.values()
+            for task, earlier in job.after.items()
+            if job.moving[task].state in OPEN and job.moving[earlier].state in DONE
+        }
+        self._ran = {attempt: self._ran[attempt] for attempt in wanted.values() if attempt in self._ran}
+        for part in parts(sorted(set(wanted.values()) - self._ran.keys())):
+            self._ran |= rows.places(connection, part)
+        return {task: self._ran[attempt] for task, attempt in wanted.items()}
+
     def _read_locks(self, connection: Connection, names: frozenset[str]) -> Mapping[str, KeptLock]:
         """Read what toolchains stand for, where that may have changed."""
         stamps = (names, toolchains.stamps(connection, names)) if names else None
@@ -212,3 +229,7 @@ def _likenesses(tasks: Mapping[str, rows.Fixed]) -> frozenset[str]:
 
 def _toolchains(tasks: Mapping[str, rows.Fixed]) -> frozenset[str]:
     return frozenset(fixed.fields["toolchain"] for fixed in tasks.values()) - {DEFAULT}
+
+
+def _after(tasks: Mapping[str, rows.Fixed]) -> Mapping[str, str]:
+    return {task: fixed.fields["after"] for task, fixed in tasks.items() if fixed.fields["after"]}

@@ -54,6 +54,7 @@ class TaskRow:
     target: str  #: empty when the stage does not depend on it
     state: TaskState
     needs: tuple[str, ...]
+    after: str | None  #: the task that a gate compares it with: it began when that had ended
     settings: Mapping[str, Any]
     digest: str | None
     waits_for: str | None  #: only while it is open
@@ -209,7 +210,7 @@ def task(database: Database, prefix: str) -> TaskRow:
 
 _TOLD = (
     *("id", "job", "stage", "subject", "target", "state", "needs", "settings", "waits_for", "is_stuck", "blocked_by"),
-    *("attempt", "epoch", "failure", "toolchain", "lost"),
+    *("attempt", "epoch", "failure", "toolchain", "lost", "after"),
 )
 
 
@@ -248,6 +249,7 @@ def _task_row(row: Any) -> TaskRow:
         target=row.target,
         state=TaskState(row.state),
         needs=tuple(row.needs),
+        after=row.after,
         settings=row.settings,
         digest=row.digest,
         waits_for=row.waits_for,

@@ -45,6 +45,8 @@ class OpenTask:
     expected_s: float | None = None  #: how long its like took lately; None: not known
     toolchain: str = DEFAULT  #: the name of what it runs under
     lost: str | None = None  #: its files that were lost, and that it makes again
+    after: str | None = None  #: the task that it is compared with, and begins after, however that ends
+    favoured: tuple[tuple[Place, ...], ...] = ()  #: where what it is compared with ran earlier: these go first
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -54,7 +56,7 @@ class OpenTask:
     @cached_property
     def wants(self) -> Hashable:
         """The same for all tasks that need the same; there are thousands in a decision, and few of them are new."""
-        return (*vars(self.resources).values(), self.pin, self.avoids)
+        return (*vars(self.resources).values(), self.pin, self.avoids, self.favoured)
 
     @property
     def attempts(self) -> int:
@@ -106,3 +108,5 @@ class Snapshot:
     toolchains: frozenset[str] = frozenset()  #: names of what its tasks run under, but for the default
     locks: Mapping[str, KeptLock] = field(default_factory=dict)  #: what these stand for, by name
     unresolved: Mapping[str, Unresolved] = field(default_factory=dict)  #: by name, why some stand for nothing
+    ran: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
+    #: by task that is done and that others come `after`, where its attempt ran

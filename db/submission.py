@@ -90,6 +90,7 @@ def _task_row(job: str, task: PlannedTask, ids: dict[str, str], reuse: bool) -> 
         "target": task.settings.get("target", ""),
         "settings": dict(task.settings),
         "needs": [ids[need] for need in task.needs],
+        "after": ids[task.after] if task.after else None,
         "resources": asdict(task.resources),
         "pin": asdict(task.pin) if task.pin else None,
         "toolchain": task.toolchain,

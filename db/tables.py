@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 #: The revision that the tables below are; revisions are numbered, so that an older and a newer one can be told apart.
-SCHEMA = "0005"
+SCHEMA = "0006"
 VERSION_TABLE = "haloctl_schema"
 
 #: NaN is no JSON, and Postgres refuses it.
@@ -108,6 +108,7 @@ tasks = Table(
     Column("target", String, nullable=False),  #: empty when the stage does not depend on it
     Column("settings", JSON, nullable=False),
     Column("needs", JSON, nullable=False),  #: ids of tasks of the same job
+    Column("after", _id()),  #: the task of the same job that it is compared with, and begins after
     Column("resources", JSON, nullable=False),
     Column("pin", JSON(none_as_null=True)),  #: where alone it may run
     Column("toolchain", String, nullable=False, server_default="default"),  #: the name of what it runs under

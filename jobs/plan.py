@@ -7,6 +7,7 @@ from typing import Any
 
 from jobs.digest import what_matters
 from jobs.hashing import digest_of
+from jobs.metrics import METRICS
 from jobs.spec import JobSpec
 from jobs.stages import ENGINES, STAGES, stages_of
 from jobs.stages.base import Cell, Model
@@ -41,6 +42,7 @@ class PlannedTask:
     toolchain: str = DEFAULT  #: the name of what it runs under
     is_default: bool = True  #: the variant's own has no part in it, nor in anything that it needs
     is_fresh: bool = False  #: it runs, whatever was computed before
+    after: str | None = None  #: the key of the task that it is compared with, and begins after: nothing of it is read
 
     @property
     def subject(self) -> str:
@@ -77,7 +79,8 @@ def unplaced(spec: JobSpec, model: Model) -> list[Variant]:
 
 
 def plan(spec: JobSpec, model: Model, nodes: Sequence[Node] = (), toolchains: Mapping[str, Row] = TOOLCHAINS) -> Plan:
-    """Expand a job. The order is that of the stages, within them that of the variants.
+    """Expand a job. The order is that of the stages, within them that of the variants: first those under the toolchain
+    that a gate is against, which the others are compared with.
 
     `nodes` are those that are known, for a job that is to be measured on each. What is not measured is done once for
     all of them, anywhere.
@@ -85,7 +88,9 @@ def plan(spec: JobSpec, model: Model, nodes: Sequence[Node] = (), toolchains: Ma
     variants = variants_of(spec, model, nodes)
     tasks: dict[str, PlannedTask] = {}
     keys: dict[tuple[Variant, str], str] = {}
-    for name, variant in product(STAGES, variants):
+    references = references_of(spec, variants)
+    gated = {METRICS[metric].stage for metric in spec.gate.metrics} if spec.gate else set()
+    for name, variant in product(STAGES, sorted(variants, key=references.__contains__)):
         stage, cell = stages_of(variant).get(name), Cell(spec, variant, model.named(variant.model))
         if stage and name in spec.stages and stage.is_for(cell):
             settings = stage.settings(cell)
@@ -97,7 +102,8 @@ def plan(spec: JobSpec, model: Model, nodes: Sequence[Node] = (), toolchains: Ma
             under = [] if toolchain == DEFAULT else [toolchain]
             key = digest_of([name, what_matters(settings), needs, *([asdict(pin)] if pin else []), *under])
             keys[variant, name] = key
-            earlier = tasks[key].variants if key in tasks else ()
+            known = tasks.get(key)
+            reference = keys.get((references[variant], name)) if variant in references and name in gated else None
             is_default = chosen == DEFAULT and all(tasks[need].is_default for need in needs)
             tasks[key] = PlannedTask(
                 key,
@@ -105,12 +111,27 @@ def plan(spec: JobSpec, model: Model, nodes: Sequence[Node] = (), toolchains: Ma
                 settings,
                 needs,
                 stage.resources(cell),
-                (*earlier, variant),
+                (*(known.variants if known else ()), variant),
                 pin=pin,
                 toolchain=toolchain,
                 is_default=is_default,
+                after=known.after if known else reference,
             )
     return Plan(tuple(variants), tuple(tasks.values()))
+
+
+def references_of(spec: JobSpec, variants: Sequence[Variant]) -> dict[Variant, Variant]:
+    """By variant, the one that a gate between toolchains compares it with: the same under the other toolchain."""
+    name = spec.gate.toolchain if spec.gate else None
+    if name is None:
+        return {}
+    found = {_but_for_toolchain(variant): variant for variant in variants if variant.toolchain == name}
+    others = (variant for variant in variants if variant.toolchain != name)
+    return {variant: found[same] for variant in others if (same := _but_for_toolchain(variant)) in found}
+
+
+def _but_for_toolchain(variant: Variant) -> Variant:
+    return replace(variant, toolchain=DEFAULT, name=f"{variant.model} {variant.plain_name}")
 
 
 def stages_problem(spec: JobSpec) -> str | None:

@@ -124,6 +124,12 @@ class Gate(_Section):
     slowdown_percent: Annotated[float, Field(ge=0.5, le=100)] = 5.0  #: what is found 95 times in 100
     runs: Annotated[int, Field(ge=1, le=9)] = 9  #: at most so many measurements, each anew, until it is decided
 
+    @property
+    def toolchain(self) -> str | None:
+        """The name of the one that it is against; none: it is against something else."""
+        kind, _, name = self.against.partition(":")
+        return name if kind == "toolchain" else None
+
     @model_validator(mode="after")
     def _each_once(self) -> "Gate":
         distinct(self.metrics)

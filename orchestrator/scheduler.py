@@ -14,6 +14,8 @@ system-generated predictions rather than user runtime estimates", IEEE TPDS 18(6
 - A task that has waited for long trusts timeouts alone, which nothing outlasts, as the first of these papers has it:
   the first in turn for a kind of device begins within its patience and one timeout, however wrong expectations are.
 - Within a job whatever fits is started, before anything is kept for its other tasks.
+- What is compared with another task of its job comes after that, however that ends, and runs where it was done; where
+  that is closed or gone, anywhere. What is compared with earlier runs takes their devices first where they are free.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +31,7 @@ from orchestrator.leading.collecting import garbage_collected_later
 from orchestrator.scheduling import words
 from orchestrator.scheduling.board import Board, Want
 from orchestrator.scheduling.rooms import EXPECTED, LATEST, ends_of
+from orchestrator.scheduling.spots import Spot
 
 #: How long durations that were learned are trusted while a task waits, from the submission of its job. Where they are
 #: wrong, one task after the other that overstays would keep it waiting for ever: tests/unit/test_simulation.py.
@@ -129,7 +132,7 @@ class _Decision:
         self._tasks = {task.id: task for task in snapshot.tasks}
         self._in_turn = in_turn(snapshot.tasks, snapshot.usage)
         self._twins, self._board, self._patient_since = twins, board, patient_since
-        self._locks, self._unresolved = snapshot.locks, snapshot.unresolved
+        self._locks, self._unresolved, self._ran = snapshot.locks, snapshot.unresolved, snapshot.ran
         self._stuck: dict[str, str] = {}  #: why, by task
         self._actions: list[Action] = []
 
@@ -156,7 +159,7 @@ class _Decision:
         for task in self._in_turn:
             kept = self._locks.get(task.toolchain)
             if kept is not None and task.state is TaskState.QUEUED and task.id not in self._twins:
-                self._board.want_under(task, kept)
+                self._board.want_under(task, kept, self._spot_of(task, kept.digest))
         self._board.make_way_for_builds()
 
     def _reserve(self, blocked: Iterable[tuple[OpenTask, Want]]) -> None:
@@ -189,7 +192,9 @@ class _Decision:
         if twin is not None:
             self._wait(task, self._stuck.get(twin, f"{twin} computes the same"), is_stuck=twin in self._stuck)
             return None
-        want = self._board.want_of(task) if task.toolchain == DEFAULT else self._want_under(task)
+        if self._waits_to_compare(task):
+            return None
+        want = self._board.want_of(task, self._spot_of(task)) if task.toolchain == DEFAULT else self._want_under(task)
         if want is None:
             return None
         if want.is_possible and not want.is_full:
@@ -200,11 +205,28 @@ class _Decision:
         self._wait(task, want.reason, want.is_stuck)
         return want if want.is_possible else None
 
+    def _waits_to_compare(self, task: OpenTask) -> bool:
+        """Let a task wait for the one that it is compared with until that has ended, and it is known where."""
+        if task.after is None:
+            return False
+        earlier = self._tasks[task.after]
+        if earlier.state in RETRYABLE or earlier.id in self._ran:
+            return False
+        reason = words.waits_to_compare(earlier.stage, earlier.subject)
+        self._wait(task, self._stuck.get(earlier.id, reason), is_stuck=earlier.id in self._stuck)
+        return True
+
+    def _spot_of(self, task: OpenTask, lock: str = "") -> Spot | None:
+        """Where the task that it is compared with was done, if it can run there; None: anywhere."""
+        is_done = task.after is not None and self._tasks[task.after].state in DONE
+        places = self._ran.get(task.after or "") if is_done else None
+        return self._board.spot_of(task, places, lock) if places else None
+
     def _want_under(self, task: OpenTask) -> Want | None:
         """What a task wants that runs under a toolchain; None: that is not known yet, or can't be had."""
         kept, unresolved = self._locks.get(task.toolchain), self._unresolved.get(task.toolchain)
         if kept is not None:
-            want = self._board.want_under(task, kept)
+            want = self._board.want_under(task, kept, self._spot_of(task, kept.digest))
             if want.failure is None:
                 return want
             self._actions.append(Fail(task, want.failure, kept.digest))

@@ -35,6 +35,8 @@ def task(
     timeout_s: float = 60.0,
     lost: str | None = None,
     toolchain: str = DEFAULT,
+    after: str | None = None,
+    favoured: tuple[tuple[Place, ...], ...] = (),
 ) -> OpenTask:
     return OpenTask(
         id=f"{job}-{name}",
@@ -58,6 +60,8 @@ def task(
         expected_s=expected_s,
         lost=lost,
         toolchain=toolchain,
+        after=after and f"{job}-{after}",
+        favoured=favoured,
     )
 
 
@@ -87,6 +91,7 @@ def decided(
     usage: Mapping[str, float] | None = None,
     locks: Mapping[str, KeptLock] | None = None,
     unresolved: Mapping[str, Unresolved] | None = None,
+    ran: Mapping[str, tuple[Place, ...]] | None = None,
     at_s: float = 0.0,
 ) -> list[Action]:
     """What is decided so long after the beginning."""
@@ -98,6 +103,7 @@ def decided(
         usage=usage or {},
         locks=locks or {},
         unresolved=unresolved or {},
+        ran=ran or {},
     )
     return decide(snapshot, nodes, {}, BEGIN + timedelta(seconds=at_s))
 

@@ -15,7 +15,7 @@ from db.runs import DISTURBED, Chosen, Run, driver_of, runs, workload_of
 from db.targets import QuotedTarget, quoted_targets, target_for
 from jobs.metrics import METRICS
 from jobs.spec import Gate
-from jobs.state import Failure, FailureKind
+from jobs.state import RETRYABLE, Failure, FailureKind, TaskState
 from jobs.task import TaskResult
 from orchestrator.deciding.change_points import splits
 from orchestrator.deciding.gates import Reference, Ruled, Ruling, rule
@@ -25,7 +25,7 @@ from orchestrator.output import quantity
 
 HISTORY = 2000  #: measurements that are looked back on
 LEVEL = 50  #: runs of the last level that are compared with, the newest ones
-TARGET, TOOLCHAIN = "target", "toolchain:"  #: what a gate may be against
+TARGET = "target"  #: what a gate may be against
 NAMED = 2  #: devices, in a sentence
 
 
@@ -38,6 +38,7 @@ class Judged:
     ruled: Ruled
     sigma: float = 0.0
     elsewhere: tuple[str, ...] = ()  #: where there would be something to compare with, were it the same device
+    why: str = ""  #: there is nothing to compare with
 
 
 def judged(database: Database, results: Sequence[TaskResult]) -> list[TaskResult]:
@@ -81,7 +82,7 @@ def _as_ruled(result: TaskResult, found: Sequence[Judged]) -> TaskResult:
 
 def _what_there_is(one: Judged) -> str:
     if not one.elsewhere:
-        return "there is nothing to compare it with yet"
+        return f"there is nothing to compare it with{one.why or ' yet'}"
     known = ", ".join(one.elsewhere[:NAMED]) + (" and others" if len(one.elsewhere) > NAMED else "")
     return f"there is nothing on {one.run.place} to compare it with yet, only on {known}"
 
@@ -142,13 +143,23 @@ def _judge(database: Database, task: Gated, gate: Gate, own: Sequence[Run], *, i
         if not known or noise is None:
             same = [] if gate.against == TARGET else [one for one in history if one.bench[1:4] == cell[-1].bench[1:4]]
             elsewhere = tuple(sorted({one.place for one in same} - set(references)))
-            found.append(Judged(cell[-1], None, Ruled(Ruling.PASSES, 0), elsewhere=elsewhere))
+            why = _what_became_of_it(task, gate)
+            found.append(Judged(cell[-1], None, Ruled(Ruling.PASSES, 0), elsewhere=elsewhere, why=why))
             continue
         excess = [_excess(run, reference) for run, reference in known]
         runs_most = len(known) if is_last else gate.runs  # some may have been disturbed, or elsewhere
         ruled = rule(excess, known[-1][1], noise, gate.slowdown_percent, runs_most, len(cells))
         found.append(Judged(known[-1][0], known[-1][1], ruled, noise.sigma))
     return found
+
+
+def _what_became_of_it(task: Gated, gate: Gate) -> str:
+    """Why what it is compared with has no numbers, if its own job was to measure them and did not."""
+    if task.after is None or task.after_state is None or TaskState(task.after_state) not in RETRYABLE:
+        return ""
+    state = TaskState(task.after_state)
+    what = state.value if state is TaskState.FAILED else f"was {state}"
+    return f": under {gate.toolchain} it {what} ({task.after})"
 
 
 def _excess(run: Run, reference: Reference) -> float:
@@ -160,9 +171,9 @@ def _excess(run: Run, reference: Reference) -> float:
 def _history(database: Database, task: Gated, gate: Gate) -> list[Run]:
     """Good runs of the variant that it is held against, newest first; none that were imported, wherever they ran."""
     metrics = tuple(gate.metrics)
-    if not gate.against.startswith(TOOLCHAIN):
+    name = gate.toolchain
+    if name is None:
         return _own(runs(database, Chosen(metrics, variants=(task.variant,)), HISTORY))
-    name = gate.against.removeprefix(TOOLCHAIN)
     axes = {**task.axes, "toolchain": name}
     others = runs(database, Chosen(metrics, model=task.model, toolchain=name), HISTORY)
     return [run for run in _own(others) if run.axes == axes]
@@ -191,7 +202,7 @@ def _reference(run: Run, history: Iterable[Run], quoted: Sequence[QuotedTarget],
     logs = _last_level([math.log(one.median) for one in sorted(alike, key=lambda one: one.at)])
     if not logs:
         return None
-    what = "the last good" if gate.against == "last-good" else gate.against.removeprefix(TOOLCHAIN)
+    what = gate.toolchain or "the last good"
     middle = fmean(logs)
     count = f"{len(logs)} run" if len(logs) == 1 else f"{len(logs)} runs"
     return Reference(middle, len(logs), f"{what} {quantity(math.exp(middle), run.unit)} ({count})")

@@ -19,6 +19,7 @@ from jobs.task import Node, Pin, Place, Resources
 from orchestrator.scheduling import words
 from orchestrator.scheduling.rooms import EXPECTED, LATEST, Ends, Room, Share, rooms_of
 from orchestrator.scheduling.shapes import Shape, able, shape_of, shapes_of
+from orchestrator.scheduling.spots import Spot, spot_of
 from orchestrator.scheduling.under import Choice, choose, to_build
 
 #: The share of the nodes that may be kept for tasks of one kind of device. One task at a time would do against
@@ -43,6 +44,7 @@ class Want:
     opening: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
     is_full: bool = False  #: what has room now, whoever that is kept for, is too little
     failure: Failure | None = None  #: no node can do it, nor will be able to by itself
+    favoured: Sequence[Spot] = ()  #: that are taken first where they are free
 
     def concerns(self, room: Room) -> bool:
         """Whether the room comes into question at all."""
@@ -65,22 +67,33 @@ class Board:
         self._kept: Counter[str] = Counter()  #: rooms, by the kind of device that they are kept for
         self._choices: list[tuple[str, Choice]] = []  #: of nodes, with the toolchains that they are for
 
-    def want_of(self, task: OpenTask) -> Want:
-        """What a task needs; the same object for all that need the same."""
-        want = self._wants.get(task.wants)
-        if want is None:
-            want = self._wants[task.wants] = self._new_want(task.resources, task.pin, task.avoids)
-        return want
-
-    def want_under(self, task: OpenTask, kept: KeptLock) -> Want:
-        """What a task needs that runs under a toolchain."""
-        key = (task.wants, kept.digest)
+    def want_of(self, task: OpenTask, spot: Spot | None = None) -> Want:
+        """What a task needs; the same object for all that need the same. It may have to run in one spot."""
+        key = task.wants if spot is None else (task.wants, spot)
         want = self._wants.get(key)
         if want is None:
-            want = self._wants[key] = self._new_want(task.resources, task.pin, ())
+            want = self._wants[key] = self._new_want(task, spot, task.avoids)
+        return want
+
+    def want_under(self, task: OpenTask, kept: KeptLock, spot: Spot | None = None) -> Want:
+        """What a task needs that runs under a toolchain."""
+        key = (task.wants, kept.digest, spot)
+        want = self._wants.get(key)
+        if want is None:
+            want = self._wants[key] = self._new_want(task, spot, ())
             if want.is_possible:
                 self._put_under(want, kept, task.avoids)
         return want
+
+    def spot_of(self, task: OpenTask, places: Sequence[Place], lock: str = "") -> Spot | None:
+        """Where something ran, if the task could run there too, now or later, under a lock; None: it can't."""
+        node = self._nodes.get(places[0].node) if places else None
+        if node is None or node.id in self._snapshot.closed or node.id in task.avoids or node.toolchains.get(lock):
+            return None
+        need, quarantined = task.resources, self._snapshot.quarantined
+        bad = {index for name, kind, index in quarantined if (name, kind) == (node.id, need.device_kind)}
+        is_able = shape_of(node, self._all[node.id].usable).meets(need)
+        return spot_of(places, need, node, bad) if is_able else None
 
     def make_way_for_builds(self) -> None:
         """Let nothing that wants a node to itself begin where a toolchain is to be built, for what was asked so far."""
@@ -94,6 +107,10 @@ class Board:
 
     def place(self, want: Want, ends: Ends) -> tuple[Place, ...] | None:
         """Give a task all that it wants, if that is to be had now; `ends` says when it would give it back."""
+        for spot in want.favoured:
+            room, share = self._all[spot.node], Share(want.share.need, spot.devices)
+            if want.concerns(room) and room.hold is None and room.fits(share):
+                return (Place(room.node.id, room.take(share, ends)),)
         count = want.share.need.nodes
         found = _fitting(want, count)
         if len(found) < count and self._held:
@@ -149,7 +166,7 @@ class Board:
         """A heap of the open rooms by when they have room for a want, as it was when first asked for."""
         if by not in want.opening:
             names, need = want.names, want.share.need
-            alike = (need.cpus, need.memory_bytes, need.devices, need.device_kind, need.is_quiet, want.share.device)
+            alike = (need.cpus, need.memory_bytes, need.devices, need.device_kind, need.is_quiet, want.share.devices)
             if (names, alike, by) not in self._openings:
                 numbers = self._numbers.values() if names is None else [self._numbers[name] for name in names]
                 opening = ((self._open[number].opens_at_s(want.share, by), number) for number in numbers)
@@ -163,15 +180,21 @@ class Board:
         """Where each node's room is among the open ones."""
         return {room.node.id: number for number, room in enumerate(self._open)}
 
-    def _new_want(self, need: Resources, pin: Pin | None, avoids: tuple[str, ...]) -> Want:
-        share = Share(need, pin.device if pin else None)
+    def _new_want(self, task: OpenTask, spot: Spot | None, avoids: tuple[str, ...]) -> Want:
+        need, pin = task.resources, task.pin
         if pin is not None:
-            return self._pinned_want(share, pin)
+            return self._pinned_want(Share(need, () if pin.device is None else (pin.device,)), pin)
+        if spot is not None:
+            reason = words.waits_for_spot(need, spot)
+            rooms = [self._all[spot.node]]
+            return Want(Share(need, spot.devices), reason, names=frozenset({spot.node}), rooms=rooms)
+        share = Share(need)
         if able(need, self._usable) < need.nodes:
             return self._impossible_want(share)
         want = Want(share, words.waits_for_room(need, None), rooms=self._in_order(need))
         if avoids:
             self._avoid(want, avoids)
+        want.favoured = [found for places in task.favoured if (found := self.spot_of(task, places))]
         return want
 
     def _impossible_want(self, share: Share) -> Want:

@@ -13,10 +13,10 @@ from jobs.task import Device, Node, Resources
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task takes of each of its nodes; `device` where it must be this one of them."""
+    """What a task takes of each of its nodes; `devices` where it must be these of them."""
 
     need: Resources
-    device: int | None = None
+    devices: tuple[int, ...] = ()
 
 
 #: When an attempt ends, in seconds from now: as learned from its like, and by its timeout at the latest.
@@ -55,7 +55,7 @@ class Hold:
             and need.cpus <= self.cpus
             and need.memory_bytes <= self.memory_bytes
             and need.devices <= self.devices.get(need.device_kind, 0)
-            and (share.device is None or share.device != self.share.device)
+            and set(share.devices).isdisjoint(self.share.devices)
         )
 
 
@@ -91,7 +91,7 @@ class Room:
         if not need.devices:
             return True
         free = self.free.get(need.device_kind, {})
-        return len(free) >= need.devices and (share.device is None or share.device in free)
+        return len(free) >= need.devices and all(device in free for device in share.devices)
 
     def take(self, share: Share, ends: Ends) -> tuple[Device, ...]:
         """Give a task its share, until it ends; returns its devices."""
@@ -106,10 +106,10 @@ class Room:
     def _choose(self, share: Share) -> tuple[Device, ...]:
         """Those that another task waits for come last."""
         free = self.free.get(share.need.device_kind, {})
-        if share.device is not None:
-            return (free[share.device],)
-        kept = self.hold.share.device if self.hold else None
-        chosen = free.values() if kept is None else sorted(free.values(), key=lambda device: device.index == kept)
+        if share.devices:
+            return tuple(free[device] for device in share.devices)
+        kept = self.hold.share.devices if self.hold else ()
+        chosen = sorted(free.values(), key=lambda device: device.index in kept) if kept else free.values()
         return tuple(islice(chosen, share.need.devices))
 
     def occupy(self, need: Resources, devices: tuple[Device, ...], ends: Ends) -> None:
@@ -131,11 +131,11 @@ class Room:
         """When a task has room here by the expected or latest ends; None: not even when all that runs has ended."""
         if self.fits(share):
             return 0.0
-        need, device, kind = share.need, share.device, share.need.device_kind
+        need, these, kind = share.need, share.devices, share.need.device_kind
         running = self.running if self.is_quiet or need.is_quiet else 0  # that have to end
         cpus, memory_bytes = need.cpus - self.cpus, need.memory_bytes - self.memory_bytes  # that are missing
         free = self.free.get(kind, NOTHING)
-        devices = need.devices - (len(free) if device is None else int(device in free))
+        devices = need.devices - (sum(device in free for device in these) if these else len(free))
         if self.order != by:
             self.releases.sort(key=itemgetter(by))
             self.order = by
@@ -144,7 +144,7 @@ class Room:
             memory_bytes -= more_memory_bytes
             running -= 1
             if its_kind == kind:
-                devices -= count if device is None else any(found.index == device for found in released)
+                devices -= sum(found.index in these for found in released) if these else count
             if devices <= 0 and cpus <= 0 and memory_bytes <= 0 and running <= 0:
                 return latest_s if by == LATEST else expected_s
         return None

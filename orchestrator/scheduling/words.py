@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jobs.task import GIB, Node, Pin, Resources
 from orchestrator.scheduling.shapes import Shape, able, shape_of, shapes_of
+from orchestrator.scheduling.spots import Spot
 
 MOST_OBSTACLES = 3  #: that are named one by one
 
@@ -31,6 +32,19 @@ def waits_for_room(need: Resources, pin: Pin | None) -> str:
     if need.is_quiet:
         alone = " that runs nothing else" if pin is None and need.nodes == 1 else " with nothing else running there"
     return f"needs {needs_in_words(need)} free {_where(need, pin)}{alone}, not kept for an earlier task"
+
+
+def waits_for_spot(need: Resources, spot: Spot) -> str:
+    """A task that has to wait for the devices that what it is compared with was measured on."""
+    devices = f"/{need.device_kind}:{','.join(map(str, spot.devices))}" if spot.devices else ""
+    where = f"on {spot.node}{devices}" if devices else f"on node {spot.node}"
+    alone = " with nothing else running there" if need.is_quiet else ""
+    return f"needs {needs_in_words(need)} free {where}{alone}, where what it is compared with ran"
+
+
+def waits_to_compare(stage: str, subject: str) -> str:
+    """A task that begins after the one that it is compared with."""
+    return f"after {stage} of {subject}, which it is compared with"
 
 
 def _where(need: Resources, pin: Pin | None) -> str:

@@ -78,6 +78,7 @@ def task(row: TaskRow) -> dict[str, Any]:
         "state": row.state.value,
         "shown_state": "waits" if row.is_stuck else row.state.value,
         "needs": list(row.needs),
+        "after": row.after,
         "waits_for": row.waits_for,
         "is_stuck": row.is_stuck,
         "blocked_by": row.blocked_by,

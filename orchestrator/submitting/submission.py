@@ -135,7 +135,8 @@ def dry_run_lines(prepared: Prepared) -> Iterator[str]:
     yield f"{prepared.spec.name}: {extent(prepared.plan)}; nothing was submitted"
     numbers = {task.key: number for number, task in enumerate(prepared.plan.tasks, 1)}
     for task in prepared.plan.tasks:
-        after = ", ".join(f"{numbers[need]:02d}" for need in task.needs)
+        earlier = (*task.needs, task.after) if task.after else task.needs
+        after = ", ".join(f"{numbers[other]:02d}" for other in earlier)
         yield ""
         yield f"{numbers[task.key]:02d} {task.stage} {task.subject}"
         under = "" if task.toolchain == DEFAULT else f"; under {task.toolchain}"
@@ -171,6 +172,7 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
                 "stage": task.stage,
                 "variants": [{"variant": variant.name, "target": variant.target} for variant in task.variants],
                 "needs": [numbers[need] for need in task.needs],
+                "after": numbers[task.after] if task.after else None,
                 "resources": asdict(task.resources),
                 "pin": asdict(task.pin) if task.pin else None,
                 "toolchain": task.toolchain,

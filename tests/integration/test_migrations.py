@@ -87,7 +87,10 @@ def fill(connection: Connection, revision: str) -> None:
             "stage": f"s{number}",
             "precision": Precision.F16,
         }
-        insert(connection, "cells", cell | {"attention": Attention.SDPA, "tp": 1, "task": row["id"], "is_first": True})
+        cell |= {"attention": Attention.SDPA, "tp": 1, "task": row["id"], "is_first": True}
+        insert(
+            connection, "cells", cell | ({"model": "tiny-llama", "submitted_at": NOON} if revision >= "0005" else {})
+        )
     for owner, epoch, outcome, kind in ATTEMPTS:
         row = {
             "id": f"{OLD}-{owner}-{epoch}",
@@ -137,7 +140,7 @@ def _as_of(revision: str, row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("tries", "devices")}
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0005"])
 def test_what_an_older_haloctl_stored_is_all_there_and_goes_on(empty_url: str, revision: str) -> None:
     with Database(parse(empty_url)) as old:
         with old.writing() as connection:
