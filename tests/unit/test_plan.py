@@ -185,3 +185,52 @@ def test_flags_are_spelled_as_the_installed_compiler_knows_them(known: set[str],
         "--iree-hal-target-device=hip[1]",
         f"--iree-{spelled}-target=gfx942",
     ]
+
+
+def gated(toolchains: list[str], against: str, metrics: str = "itl_ms", **variants: Any) -> Plan:
+    stages = ["export", "compile", "benchmark"]
+    spec = {"name": "x", "model": "tiny-llama", "variants": {"toolchain": toolchains, **variants}, "stages": stages}
+    return plan(JobSpec.model_validate({**spec, "gate": {"against": against, "metrics": metrics}}), TINY)
+
+
+def comes_after(made: Plan) -> list[tuple[str, str, str]]:
+    tasks = {task.key: task for task in made.tasks}
+    return [(task.stage, task.subject, tasks[task.after].subject) for task in made.tasks if task.after]
+
+
+@pytest.mark.parametrize("toolchains", [["iree-3.12", "iree-3.11", "default"], ["default", "iree-3.12", "iree-3.11"]])
+def test_what_a_gate_compares_comes_after_what_it_is_compared_with_in_whatever_order(toolchains: list[str]) -> None:
+    made = gated(toolchains, "toolchain:default", tp=[1, 2])
+    assert [variant.toolchain for variant in made.variants][:2] == toolchains[:2]  # rows stay as they were asked for
+    names = [name for name in toolchains if name != "default"]
+    assert comes_after(made) == [
+        ("benchmark", f"tiny-llama-FP16-TP{tp}-{name} cpu", f"tiny-llama-FP16-TP{tp} cpu")
+        for tp, name in ((tp, name) for tp in (1, 2) for name in names)
+    ]
+    order = [task.key for task in made.tasks]
+    assert all(order.index(task.after) < order.index(task.key) for task in made.tasks if task.after)
+    alone = gated(toolchains, "last-good", tp=[1, 2])
+    assert comes_after(alone) == []
+    assert {task.key for task in alone.tasks} == set(order)  # what is computed is the same
+
+
+def test_the_stage_that_a_gate_judges_is_the_one_that_waits() -> None:
+    made = gated(["iree-3.12", "default"], "toolchain:default", "compile_s", target=["cpu", "mi300x"])
+    assert [(stage, subject) for stage, subject, _ in comes_after(made)] == [
+        ("compile", "tiny-llama-FP16-TP1-iree-3.12 cpu"),
+        ("compile", "tiny-llama-FP16-TP1-iree-3.12 mi300x"),
+    ]
+    left_out = [{"toolchain": "default", "target": "cpu"}]
+    made = gated(["iree-3.12", "default"], "toolchain:default", target=["cpu", "mi300x"], exclude=left_out)
+    assert [subject for _, subject, _ in comes_after(made)] == ["tiny-llama-FP16-TP1-iree-3.12 mi300x"]
+    assert comes_after(gated(["iree-3.12"], "toolchain:default")) == []
+
+
+def test_on_each_device_it_waits_for_what_is_measured_there() -> None:
+    spec = each("each_device", toolchain=["iree-3.12", "default"])
+    gate = spec.model_validate({**spec.model_dump(), "gate": {"against": "toolchain:default"}})
+    made = plan(gate, TINY, TWO_NODES)
+    tasks = {task.key: task for task in made.tasks}
+    assert [(task.pin, tasks[task.after].pin) for task in made.tasks if task.after] == [
+        (pin, pin) for pin in (Pin("a", 0), Pin("a", 1), Pin("b", 0))
+    ]
