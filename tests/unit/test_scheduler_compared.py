@@ -54,11 +54,11 @@ def test_what_was_done_a_moment_ago_is_looked_up_first() -> None:
 
 def test_where_that_ran_may_be_gone_and_it_runs_anywhere() -> None:
     tasks = [DONE, COMPARED]
-    anywhere = {"02": (on("a", 0),)}
+    anywhere, beside = {"02": (on("a", 0),)}, {"02": (on("b", 0),)}  # the node with less room goes first
     assert started(decided(tasks, TWO[:1], ran=THERE)) == anywhere
-    assert started(decided(tasks, [TWO[0], node("b", mi300x=5)], ran=THERE)) == {"02": (on("b", 0),)}
+    assert started(decided(tasks, [TWO[0], node("b", mi300x=5)], ran=THERE)) == beside
     assert started(decided(tasks, TWO, ran=THERE, closed={"b": "draining"})) == anywhere
-    assert started(decided(tasks, TWO, ran=THERE, quarantined={("b", GPU, 5): "too hot"})) == anywhere
+    assert started(decided(tasks, TWO, ran=THERE, quarantined={("b", GPU, 5): "too hot"})) == beside
     assert started(decided([DONE, replace(COMPARED, avoids=("b",))], TWO, ran=THERE)) == anywhere
     assert started(decided(tasks, TWO, ran=THERE, quarantined={("b", GPU, 4): "too hot"})) == {"02": (on("b", 5),)}
 
