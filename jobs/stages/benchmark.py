@@ -199,6 +199,7 @@ def _times(settings: Settings, entry: Timed, times: list[list[float]]) -> Iterat
     context = {
         "batch": entry.batch,
         "prompt_tokens": entry.prompt_tokens,
+        "new_tokens": settings["new_tokens"],  # as of other engines; the program's cache has room for them
         "warmup_ms": [sample for of_process in times for sample in of_process[:warmup]],
         "groups": [len(of_process) - warmup for of_process in times],
     }

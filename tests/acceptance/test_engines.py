@@ -32,3 +32,6 @@ def test_both_engines_are_timed_and_checked_side_by_side(copied: Haloctl) -> Non
         assert {row["engine"] for row in timed if "vmfb" in row["context"]} == {"iree"}
     whole = json.loads(copied.answer("results", "--job", job, "--metric", "e2e_ms", "--json"))
     assert {(row["engine"], len(row["samples"])) for row in whole} == {("iree", 1), ("torch", REPETITIONS)}
+    sides = [f"engine:{engine},job:{job}" for engine in ("iree", "torch")]
+    compared = json.loads(copied.answer("compare", *sides, "--json"))
+    assert {"ttft_ms", "itl_ms", "e2e_ms"} <= {row["metric"] for row in compared}

@@ -58,7 +58,7 @@ def test_samples_of_all_processes_are_kept_with_how_many_each_gave(tmp_path: Pat
     assert found["itl_ms"].context["warmup_ms"] == [100.0, 100.0]
     assert (found["e2e_ms"].samples, found["e2e_ms"].context["groups"]) == ((14.0, 24.0), [1, 1])
     assert found["output_tokens_per_s"].samples == (6 / 14e-3, 6 / 24e-3)
-    assert found["e2e_ms"].context["new_tokens"] == 3
+    assert {one.context["new_tokens"] for one in found.values()} == {3}  # so that all engines have the same workloads
 
 
 def test_a_whole_generation_is_told_by_its_mean_its_median_and_its_slowest_steps() -> None:
