@@ -165,9 +165,10 @@ def quantity(value: float, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that matter, without an exponent where people don't expect one."""
+    """Three digits that matter (0.800: all were measured), without an exponent where people don't expect one."""
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.3g}"
+        is_whole = abs(value) >= 999.5 or value == round(value)
+        return f"{value:.0f}" if is_whole else f"{value:#.3g}".removesuffix(".")
     return f"{value:.2e}"
 
 

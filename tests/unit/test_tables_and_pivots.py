@@ -45,7 +45,7 @@ def test_a_trackers_table_has_ttft_and_itl_by_date_beside_the_target() -> None:
     found = pivoting.pivot(runs, "date", [quoted("ttft_ms", 180.0)])
     shown = pivoting.shown(found)
     assert shown.columns == ("variant", "target", "workload", "2025-11-21", "2025-11-22", "Target", "to target")
-    assert shown.rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "(202, ?)", "(198, 9.5)", "(180, ?)", "+10.0%, ?")]
+    assert shown.rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "(202, ?)", "(198, 9.50)", "(180, ?)", "+10.0%, ?")]
     assert "Target: vLLM 0.10" in pivoting.notes(found)
     rows, columns = pivoting.as_flat_rows(found)
     assert (columns[-4:], [row["2025-11-22"] for row in rows]) == (
