@@ -1,4 +1,4 @@
-"""Stand-ins for drivers' tools: executables called rocm-smi and nvidia-smi, and a module called amdsmi.
+"""Stand-ins for drivers' tools: executables called rocm-smi and nvidia-smi, and a module called amdsmi; and for /sys.
 
 They answer from one file, in the formats of the real ones, and do as drivers do: what a process holds is free again
 when it has ended, and a setting that was changed stays.
@@ -6,6 +6,7 @@ when it has ended, and a setting that was changed stays.
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -194,6 +195,50 @@ os.replace(sys.argv[1] + ".part", sys.argv[1])
 """
 
 
+class KernelBooks:
+    """A /sys in which the compute driver of some AMD GPUs keeps its books, written as the kernel writes them.
+
+    Unlike the tools, it goes on telling of what has ended, as a driver does for a moment.
+    """
+
+    def __init__(self, sys: Path, cards: int = 2) -> None:
+        self.sys, self.kfd = sys, sys / "class/kfd/kfd"
+        self._write("topology/nodes/0/gpu_id", 0)
+        self._write("topology/nodes/0/properties", "cpu_cores_count 96\nunique_id 0")
+        for card in range(cards):
+            node = f"topology/nodes/{card + 1}"
+            self._write(f"{node}/gpu_id", self.gpu_id(card))
+            properties = {"simd_count": 1216, "drm_render_minor": 128 + 8 * card, "unique_id": 0xA0 + card}
+            self._write(f"{node}/properties", "\n".join(f"{name} {value}" for name, value in properties.items()))
+            self.use(card, IDLE_BYTES)
+        (self.kfd / "proc").mkdir()
+
+    @staticmethod
+    def gpu_id(card: int) -> int:
+        """What the driver calls a card."""
+        return 41463 + card
+
+    def use(self, card: int, used_bytes: int) -> None:
+        """Tell how much of a card's memory all hold together."""
+        self._write(f"../../drm/renderD{128 + 8 * card}/device/mem_info_vram_used", used_bytes)
+
+    def give(self, card: int, pid: int, held_bytes: int, compute_units: int = 0) -> None:
+        """Let a process have the driver open and hold memory of one card."""
+        self._write(f"proc/{pid}/vram_{self.gpu_id(card)}", held_bytes)
+        self._write(f"proc/{pid}/stats_{self.gpu_id(card)}/cu_occupancy", compute_units)
+
+    def take(self, pid: int) -> None:
+        """Forget a process."""
+        shutil.rmtree(self.kfd / "proc" / str(pid))
+
+    def _write(self, path: str, value: object) -> None:
+        file = Path(os.path.normpath(self.kfd / path))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".new")
+        part.write_text(f"{value}\n")
+        part.replace(file)
+
+
 class Drivers:
     """The stand-ins in one folder, which is to be on PATH and on PYTHONPATH, and the GPUs that they tell of."""
 
@@ -227,6 +272,11 @@ class Drivers:
     def give(self, card: int, pid: int, held_bytes: int) -> None:
         """Let a process hold memory of a card, for as long as it lives."""
         self.cards[card].held[str(pid)] = held_bytes
+        self.write()
+
+    def take(self, card: int, pid: int) -> None:
+        """Let it hold none any more."""
+        del self.cards[card].held[str(pid)]
         self.write()
 
     @contextmanager

@@ -11,6 +11,7 @@ from jobs.task import Device
 from workers import gpus
 from workers.gpu_listing import Listing
 from workers.machine_settings import Machine
+from workers.strangers import Stranger
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 IDLE = (3, 4)  #: columns of /proc/stat: idle, waiting for a disk
@@ -41,6 +42,7 @@ class Sample:
     own_cpu_s: float | None  #: that the measured processes have computed, from wherever it is counted; None: not told
     held_back_s: float = 0.0
     readings: Mapping[Device, Mapping[str, float]] = field(default_factory=dict)  #: of those GPUs that told any
+    strangers: Mapping[Device, Sequence[Stranger]] = field(default_factory=dict)  #: on those of which it was told
 
 
 def look(devices: Sequence[Device], root: Path = Path("/")) -> Look:

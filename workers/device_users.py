@@ -13,6 +13,7 @@ from pathlib import Path
 from workers.processes import ATTEMPT_VARIABLE, KEEPER, SWEEP_PAUSE_S
 
 PROC = Path("/proc")
+MACHINES_NAMESPACE = 0xEFFFFFFC  #: of process numbers: PROC_PID_INIT_INO of Linux, include/linux/proc_ns.h
 LOOKS = 3  #: at who is above a process, before it is left alone
 SWEEP_S = 5.0  #: a killed process that hangs in its driver may stay for longer
 #: Device files that programs open to compute. A monitor opens some too, and a program that was told to use one GPU
@@ -44,7 +45,27 @@ def status_of(pid: int) -> Status | None:
 def is_alive(pid: int) -> bool:
     """Whether it runs; one that only waits to be reaped holds nothing."""
     status = status_of(pid)
-    return status is not None and not status.is_zombie
+    return is_hidden(pid) if status is None else not status.is_zombie
+
+
+def is_hidden(pid: int) -> bool:
+    """Whether it is somebody else's on a machine that shows nobody those (hidepid, see proc(5))."""
+    if status_of(pid) is None and pid > 0:
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def has_machines_numbers() -> bool:
+    """Whether a process has the same number here as to drivers; in a container it mostly has another one."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == MACHINES_NAMESPACE
+    except OSError:  # a kernel without namespaces
+        return True
 
 
 def told(pid: int, name: str = "") -> str:
@@ -77,7 +98,7 @@ def attempt_of(pid: int) -> str:
 
 def openers(vendor: str) -> list[int]:
     """The processes that have a compute device of a vendor open, as far as they may be looked at."""
-    return sorted({pid for pid in _pids() if _has_open(pid, COMPUTE_FILES[vendor])})
+    return sorted({pid for pid in _pids() if has_open(pid, vendor)})
 
 
 def sweep_leftovers() -> int:
@@ -129,10 +150,11 @@ def _pids() -> Iterator[int]:
             yield int(name)
 
 
-def _has_open(pid: int, files: "re.Pattern[str]") -> bool:
+def has_open(pid: int, vendor: str) -> bool:
+    """Whether a process has a compute device of a vendor open, as far as it may be looked at."""
     with suppress(OSError):
         for descriptor in (PROC / str(pid) / "fd").iterdir():
             with suppress(FileNotFoundError):
-                if files.fullmatch(os.readlink(descriptor)):
+                if COMPUTE_FILES[vendor].fullmatch(os.readlink(descriptor)):
                     return True
     return False

@@ -18,6 +18,7 @@ from workers.conditions import Look, Sample
 from workers.devices import FOREIGN_VARIABLE, foreign_cpu_percent, versions
 from workers.gpu_listing import COUNTERS
 from workers.machine_settings import Machine, checks
+from workers.strangers import Visit, visits
 
 MOST_SLOWED = 0.01  #: of a measurement's time, by heat
 CAPS = ("power_cap_w",)  #: readings that nobody is to change meanwhile
@@ -117,12 +118,14 @@ class Between:
             was = before.get(reading)
             if was and (others := [one[reading] for one in (*meanwhile, after) if one.get(reading, was) != was]):
                 yield f"{name}: its {reading} changed from {was:g} to {others[0]:g}"
+        seen = self.visits(device)
+        yield from (f"{name}: in use by {visit}" for visit in seen)
         for listing in self.after.listings:
             if gpus.vendor_of(device.kind) == listing.vendor:
                 yield from (
                     f"{name}: {trouble.reason}"
                     for trouble in fitness.troubles([device], listing)
-                    if trouble.device and not trouble.passes
+                    if trouble.device and not trouble.passes and not (seen and trouble.is_user)
                 )
 
     def _heat(
@@ -143,6 +146,11 @@ class Between:
             yield f"for {slowed:.0%} of the time"
         elif worst.percent > 100 * MOST_SLOWED:
             yield f"for {worst.percent:.0f}% of {worst.wall_s:.0f} s of it"
+
+    def visits(self, device: Device) -> list[Visit]:
+        """Who else was on a GPU meanwhile."""
+        looks = [(one.at_s, one.strangers[device]) for one in self.samples if device in one.strangers]
+        return visits(self.before.at_s, looks)
 
     def worst_heat(self, device: Device) -> "Burst":
         """The spell in which heat slowed a GPU for the largest share; none where drivers count none."""
@@ -186,6 +194,7 @@ class Between:
             "after": {name: value for name, value in after.items() if not name.endswith(COUNTERS)},
             "during": extremes([one.readings[device] for one in self.samples if device in one.readings]),
             **{name: share for name, share in slowed.items() if share is not None},
+            **({"strangers": [visit.told() for visit in found]} if (found := self.visits(device)) else {}),
         }
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from jobs.task import GIB, Attempt, Device, Unfit
 from workers import device_users, gpus
-from workers.gpu_listing import Gpu, GpuUser, Listing
+from workers.gpu_listing import Gpu, Listing
+from workers.gpu_users import GpuUser
 from workers.processes import Cancellation
 
 IN_USE_BYTES = GIB  #: a driver keeps some for itself: about 300 MiB of an MI300X, 500 MiB of an H100 with some releases
-ON_IT_BYTES = 64 << 20  #: a HIP program keeps a little on GPUs that it does not use
 BEFORE_S = 5.0  #: what a process held that has ended comes back within this
 AFTER_S = 20.0  #: also where it was all of nearly 200 GiB
 PAUSE_S = 0.25
@@ -29,6 +29,7 @@ class Trouble:
     reason: str
     device: Device | None = None
     passes: bool = True  #: it may be over in a moment
+    is_user: bool = False  #: somebody is on it
 
 
 def before(attempt: Attempt, cancellation: Cancellation) -> tuple[Unfit, ...]:
@@ -72,9 +73,9 @@ def _of_device(device: Device, gpu: Gpu | None, listing: Listing) -> Iterator[Tr
         )
     elif device.serial and gpu.serial and device.serial != gpu.serial:
         yield Trouble(f"another card is in its place: {gpu.serial}, not {device.serial}", device, passes=False)
-    elif users := [user for user in gpu.users or () if _is_on_it(user)]:
+    elif users := [user for user in gpu.users or () if user.is_on_it]:
         is_living = any(device_users.is_alive(user.pid) for user in users)
-        yield Trouble(f"in use by {_names(users)}", device, passes=not is_living)
+        yield Trouble(f"in use by {_names(users)}", device, passes=not is_living, is_user=True)
     elif (gpu.used_bytes or 0) > IN_USE_BYTES:
         yield _unexplained(device, gpu.used_bytes or 0, listing)
 
@@ -82,13 +83,13 @@ def _of_device(device: Device, gpu: Gpu | None, listing: Listing) -> Iterator[Tr
 def _unexplained(device: Device, used_bytes: int, listing: Listing) -> Trouble:
     """Memory in use that no process of this very device admits to."""
     running = device_users.is_of_running_attempt
-    if suspects := [user for user in listing.users if _is_on_it(user) and not running(user.pid)]:
+    if suspects := [user for user in listing.users if user.is_on_it and not running(user.pid)]:
         who = f"by one of {_names(suspects)}"
     else:
         opened = [GpuUser(pid) for pid in device_users.openers(listing.vendor) if not running(pid)]
         who = f"no process is told of; {_names(opened)} opened the driver" if opened else "no process is told of"
     is_living = any(device_users.is_alive(user.pid) for user in suspects)
-    return Trouble(f"{_size(used_bytes)} of it are in use: {who}", device, passes=not is_living)
+    return Trouble(f"{size(used_bytes)} of it are in use: {who}", device, passes=not is_living)
 
 
 def _settled(attempt: Attempt, settle_s: float, wait: Callable[[float], bool]) -> list[Trouble]:
@@ -128,10 +129,6 @@ def _unfit(attempt: Attempt, when: str, found: Sequence[Trouble]) -> tuple[Unfit
     )
 
 
-def _is_on_it(user: GpuUser) -> bool:
-    return user.held_bytes is None or user.held_bytes >= ON_IT_BYTES
-
-
 def _names(users: Sequence[GpuUser]) -> str:
     named = [device_users.told(user.pid, user.name) + _held(user) for user in users[:NAMED]]
     more = len(users) - NAMED
@@ -139,8 +136,9 @@ def _names(users: Sequence[GpuUser]) -> str:
 
 
 def _held(user: GpuUser) -> str:
-    return f" with {_size(user.held_bytes)}" if user.held_bytes else ""
+    return f" with {size(user.held_bytes)}" if user.held_bytes else ""
 
 
-def _size(size_bytes: int) -> str:
+def size(size_bytes: int) -> str:
+    """Bytes in words."""
     return f"{size_bytes / GIB:.1f} GiB"

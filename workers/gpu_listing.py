@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from jobs.targets import TARGETS
+from workers.gpu_users import GpuUser, kfd_users
 
 NVIDIA_COLUMNS = (
     *("index", "name", "serial", "uuid", "memory.total", "memory.used", "driver_version", "persistence_mode"),
@@ -60,18 +60,9 @@ ROCM_SMI_READINGS = {
     "max graphics package power (w)": "power_cap_w",
     "temperature (sensor junction) (c)": "temperature_c",
 }
+NVIDIA_NOW = ("index", "uuid", "memory.used")
 NVIDIA_USER_COLUMNS = ("gpu_uuid", "pid", "process_name", "used_memory")
-KFD_PROCESSES = Path("/sys/class/kfd/kfd/proc")
 MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class GpuUser:
-    """A process on a GPU."""
-
-    pid: int
-    name: str = ""
-    held_bytes: int | None = None  #: of the GPU's memory; None: not told
 
 
 @dataclass(frozen=True)
@@ -175,12 +166,7 @@ def _rocm_smi_users(system: Mapping[str, str]) -> Iterator[GpuUser]:
 
 def nvidia_smi_listing(gpus: str, users: str) -> Listing:
     """GPUs that nvidia-smi lists as CSV; the UUID stands in for a serial number where a card has none."""
-    by_uuid: dict[str, list[GpuUser]] = {}
-    for row in csv.reader(users.splitlines(), skipinitialspace=True):
-        if len(row) >= 4 and row[1].strip().isdecimal():  # a name may have commas in it
-            held = _number(row[-1])
-            user = GpuUser(int(row[1]), ", ".join(row[2:-1]), None if held is None else held * MIB)
-            by_uuid.setdefault(row[0], []).append(user)
+    by_uuid = nvidia_users(users)
     rows = [row for row in csv.reader(gpus.splitlines(), skipinitialspace=True) if len(row) == len(NVIDIA_COLUMNS)]
     if not rows and "No devices were found" not in gpus:
         raise ValueError(f"no GPU: {gpus.strip()[:100] or 'nothing at all'}")
@@ -189,8 +175,22 @@ def nvidia_smi_listing(gpus: str, users: str) -> Listing:
     return Listing("nvidia", "nvidia-smi", tuple(_nvidia_card(card, by_uuid) for card in cards), driver)
 
 
+def nvidia_users(text: str) -> dict[str, list[GpuUser]]:
+    """The processes that compute on NVIDIA's GPUs, by the GPU's UUID."""
+    by_uuid: dict[str, list[GpuUser]] = {}
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) >= 4 and row[1].strip().isdecimal():  # a name may have commas in it
+            user = GpuUser(int(row[1]), ", ".join(row[2:-1]), _mebibytes(row[-1]))
+            by_uuid.setdefault(row[0], []).append(user)
+    return by_uuid
+
+
+def _mebibytes(text: str) -> int | None:
+    number = _number(text)
+    return None if number is None else number * MIB
+
+
 def _nvidia_card(card: Mapping[str, str], users: Mapping[str, list[GpuUser]]) -> Gpu:
-    used = _number(card["memory.used"])
     settings = {name: card[name] for name in NVIDIA_COLUMNS if name.startswith(("persistence", "clocks"))}
     return Gpu(
         index=int(card["index"]),
@@ -198,16 +198,28 @@ def _nvidia_card(card: Mapping[str, str], users: Mapping[str, list[GpuUser]]) ->
         serial=card["uuid"] if card["serial"] in ("", "0") else card["serial"],
         uuid=card["uuid"],
         memory_bytes=(_number(card["memory.total"]) or 0) * MIB,
-        used_bytes=None if used is None else used * MIB,
+        used_bytes=_mebibytes(card["memory.used"]),
         users=tuple(users.get(card["uuid"], ())),
         settings=_without_blanks(settings),
     )
 
 
-def nvidia_readings(names: Mapping[str, str], text: str) -> dict[str, dict[str, float]]:
-    """What nvidia-smi reads of each GPU, by its UUID; it was asked for `uuid` and these names."""
+def nvidia_now(names: Mapping[str, str], text: str, users: str = "") -> tuple[Gpu, ...]:
+    """NVIDIA's GPUs as they are at a moment; nvidia-smi was asked for NVIDIA_NOW and these names, and for the users."""
+    by_uuid, columns = nvidia_users(users), (*NVIDIA_NOW, *names)
     rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return {row[0]: _readings(names, dict(zip(names, row[1:], strict=True))) for row in rows if len(row) > len(names)}
+    cards = [dict(zip(columns, row, strict=True)) for row in rows if len(row) == len(columns)]
+    return tuple(
+        Gpu(
+            index=int(card["index"]),
+            name="",
+            uuid=card["uuid"],
+            used_bytes=_mebibytes(card["memory.used"]),
+            users=tuple(by_uuid.get(card["uuid"], ())),
+            readings=_readings(names, card),
+        )
+        for card in cards
+    )
 
 
 def _readings_of_amd(metrics: Mapping[str, Any], power_cap: object) -> dict[str, float]:
@@ -261,17 +273,6 @@ def _users_of_amd(told: list[dict[str, Any]] | None, gpu_id: int | None) -> tupl
         found = [(_number(user["pid"]), str(user["name"] or ""), _number(user["held_bytes"])) for user in told]
         return tuple(GpuUser(pid, name, held) for pid, name, held in found if pid)
     return None if gpu_id is None else kfd_users(gpu_id)
-
-
-def kfd_users(gpu_id: int, processes: Path = KFD_PROCESSES) -> tuple[GpuUser, ...] | None:
-    """The processes that hold memory of one GPU, by the kernel's own books; None where it keeps none."""
-    if not processes.is_dir():
-        return None
-    found = []
-    for file in processes.glob(f"*/vram_{gpu_id}"):
-        with suppress(OSError, ValueError):  # it ended meanwhile
-            found.append(GpuUser(int(file.parent.name), "", int(file.read_text())))
-    return tuple(found)
 
 
 def _unique_id(text: object) -> str:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,11 +15,13 @@ from workers.gpu_listing import (
     NVIDIA_COLUMNS,
     NVIDIA_COUNTERS,
     NVIDIA_HEAT,
+    NVIDIA_NOW,
     NVIDIA_READINGS,
     NVIDIA_USER_COLUMNS,
+    Gpu,
     Listing,
     amdsmi_listing,
-    nvidia_readings,
+    nvidia_now,
     nvidia_smi_listing,
     rocm_smi_listing,
 )
@@ -77,37 +79,43 @@ def _nvidia() -> Listing | None:
 
 
 def _by_nvidia_smi(nvidia_smi: str) -> Listing:
-    gpus, users = f"--query-gpu={','.join(NVIDIA_COLUMNS)}", f"--query-compute-apps={','.join(NVIDIA_USER_COLUMNS)}"
-    return nvidia_smi_listing(
-        driver_tools.output_of("nvidia-smi", (nvidia_smi, gpus, NVIDIA_FORMAT)),
-        driver_tools.output_of("nvidia-smi", (nvidia_smi, users, NVIDIA_FORMAT)),
-    )
+    return nvidia_smi_listing(_nvidia_cards(nvidia_smi, NVIDIA_COLUMNS), _nvidia_users(nvidia_smi))
+
+
+def _nvidia_cards(nvidia_smi: str, columns: Sequence[str]) -> str:
+    query = f"--query-gpu={','.join(columns)}"
+    return driver_tools.output_of("nvidia-smi", (nvidia_smi, query, NVIDIA_FORMAT))
+
+
+def _nvidia_users(nvidia_smi: str) -> str:
+    query = f"--query-compute-apps={','.join(NVIDIA_USER_COLUMNS)}"
+    return driver_tools.output_of("nvidia-smi", (nvidia_smi, query, NVIDIA_FORMAT))
 
 
 def with_readings(listing: Listing) -> Listing:
     """A listing with its GPUs' clocks, power and heat; AMD's tools tell them in it, NVIDIA's is asked once more."""
     if listing.vendor != "nvidia" or listing.error:
         return listing
-    found = _by_nvidia_smi_readings("uuid")
+    found = {gpu.uuid: gpu.readings for gpu in _nvidia_now(with_users=False)}
     return replace(listing, gpus=tuple(replace(gpu, readings=found.get(gpu.uuid, {})) for gpu in listing.gpus))
 
 
-def readings(vendor: str) -> dict[int, Mapping[str, float]]:
-    """The same by index, of a vendor's GPUs that tell any, by as few questions as it takes."""
-    if vendor == "nvidia":
-        return {int(index): told for index, told in _by_nvidia_smi_readings("index").items() if told}
-    listing = list_gpus(vendor)
-    return {gpu.index: gpu.readings for gpu in listing.gpus if gpu.readings} if listing else {}
+def now(vendor: str) -> dict[int, Gpu]:
+    """A vendor's GPUs by index, with the readings, the memory in use and the users of this moment, by as few questions
+    as it takes; none that has no readings."""
+    listing = list_gpus(vendor) if vendor != "nvidia" else None
+    found = _nvidia_now(with_users=True) if vendor == "nvidia" else listing.gpus if listing else ()
+    return {gpu.index: gpu for gpu in found if gpu.readings}
 
 
-def _by_nvidia_smi_readings(key: str) -> dict[str, dict[str, float]]:
-    """By what it is to call each GPU; a driver that does not know one of the names tells nothing."""
+def _nvidia_now(*, with_users: bool) -> Sequence[Gpu]:
+    """A driver that does not know one of the names tells nothing."""
     nvidia_smi = driver_tools.find("nvidia-smi")
     for names in NVIDIA_QUESTIONS if nvidia_smi else ():
         with suppress(ToolFailed, ValueError):
-            query = f"--query-gpu={','.join((key, *names))}"
-            return nvidia_readings(names, driver_tools.output_of("nvidia-smi", (str(nvidia_smi), query, NVIDIA_FORMAT)))
-    return {}
+            cards = _nvidia_cards(str(nvidia_smi), (*NVIDIA_NOW, *names))
+            return nvidia_now(names, cards, _nvidia_users(str(nvidia_smi)) if with_users else "")
+    return ()
 
 
 VENDORS: dict[str, Callable[[], Listing | None]] = {"amd": _amd, "nvidia": _nvidia}

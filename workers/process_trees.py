@@ -1,4 +1,4 @@
-"""What the processes of an attempt have computed so far, told by the kernel while they run.
+"""What the processes of an attempt have computed so far, and which they are, told by the kernel while they run.
 
 Walked from the attempt's guard downwards, so that it costs as much as the attempt has threads, however many processes
 the machine has. The kernel tells of children with CONFIG_PROC_CHILDREN, which distributions set.
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from workers.device_users import attempt_of
+from workers.device_users import attempt_of, is_hidden, status_of
 from workers.processes import keeper
 
 PROC = Path("/proc")
@@ -37,14 +37,37 @@ def cpu_s(top: int) -> float | None:
     It never falls. None where it can't be told: processes came and went during each try.
     """
     for _ in range(TRIES):
-        pids = _tree(top)
+        pids = tree(top)
         ticks = [_ticks(pid) for pid in pids]
-        if None not in ticks and _tree(top) == pids:
+        if None not in ticks and tree(top) == pids:
             return sum(filter(None, ticks)) / TICKS_PER_S
     return None
 
 
-def _tree(top: int) -> list[int]:
+def is_in_tree(pid: int, top: int) -> bool:
+    """Whether a process is another one or below it; also where it ended, or those above change too fast to be sure."""
+    for _ in range(TRIES):
+        above = list(_and_above(pid))
+        if top in above:
+            return True
+        if None not in above:
+            return False
+    return True
+
+
+def _and_above(pid: int) -> Iterator[int | None]:
+    """A process and those above it, as far as they are shown; None where one ended under the look."""
+    while pid > 0:
+        yield pid
+        status = status_of(pid)
+        if status is None:
+            if not is_hidden(pid):
+                yield None
+            return
+        pid = status.parent
+
+
+def tree(top: int) -> list[int]:
     """A process and all below it, parents before their children."""
     found = [top]
     for pid in found:

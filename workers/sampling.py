@@ -3,7 +3,8 @@
 A thread beside the measured processes. It takes at most MOST_COST of one processor, tools of drivers included, and
 waits longer between its looks where one costs more. Measured: a look without GPUs takes 1 ms of processor time where
 what is measured has one thread, 2 ms where it has 20, 10 ms where it has 200. Of clocks only those of GPUs are read:
-asking for a processor's interrupts it.
+asking for a processor's interrupts it. Tools are asked as often as half of that cost allows, so that what the kernel
+tells, who is on AMD's GPUs too, is seen in each look, however slow they are.
 """
 
 import os
@@ -17,7 +18,9 @@ from typing import Self
 from jobs.task import Attempt, Device
 from workers import gpus, process_trees
 from workers.conditions import Sample, busy_s, held_back_s
+from workers.gpu_listing import Gpu
 from workers.machine_settings import Machine
+from workers.strangers import Strangers
 
 EVERY_S = 1.0  #: at most so often
 MOST_COST = 0.05  #: of one processor
@@ -33,6 +36,8 @@ class Sampling:
         self._attempt, self._root, self._every_s = attempt, root, EVERY_S if every_s is None else every_s
         self._vendors = {device.kind: vendor for device in attempt.devices if (vendor := gpus.vendor_of(device.kind))}
         self._guard: int | None = None
+        self._strangers = Strangers(attempt) if self._vendors else None
+        self._ask_at_s = 0.0  #: the tools again, not before
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="sampling", daemon=True)
 
@@ -47,34 +52,37 @@ class Sampling:
         self._thread.join()
 
     def _look_on(self) -> None:
-        pause_s = self._every_s
+        pause_s, most_cost = self._every_s, MOST_COST / 2 if self._vendors else MOST_COST
         while not self._is_over.wait(pause_s):
             began_s = time.thread_time()
-            readings, took_s = self._readings()
-            self.samples.append(self._sample(readings))
-            cost_s = time.thread_time() - began_s + took_s
-            self.cost_s += cost_s
-            pause_s = max(self._every_s, cost_s / MOST_COST)
+            found, took_s = self._asked() if time.monotonic() >= self._ask_at_s else ({}, 0.0)
+            self._ask_at_s = max(self._ask_at_s, time.monotonic() + took_s / most_cost)
+            self.samples.append(self._sample(found))
+            own_s = time.thread_time() - began_s
+            self.cost_s += own_s + took_s
+            pause_s = max(self._every_s, own_s / most_cost)
 
-    def _sample(self, readings: Mapping[Device, Mapping[str, float]]) -> Sample:
-        machine = Machine(root=self._root)
+    def _sample(self, found: Mapping[Device, Gpu]) -> Sample:
+        machine, at_s = Machine(root=self._root), time.monotonic()
         self._guard = self._guard or process_trees.guard_of(self._attempt.id)
         return Sample(
-            at_s=time.monotonic(),
+            at_s=at_s,
             busy_s=busy_s("".join(machine.read("/proc/stat")), os.sched_getaffinity(0)),
             own_cpu_s=process_trees.cpu_s(self._guard) if self._guard else None,
             held_back_s=held_back_s("".join(machine.read("/sys/fs/cgroup/cpu.stat"))),
-            readings=readings,
+            readings={device: gpu.readings for device, gpu in found.items()},
+            strangers=self._strangers.look(at_s, self._guard, found) if self._strangers else {},
         )
 
-    def _readings(self) -> tuple[dict[Device, Mapping[str, float]], float]:
-        """Of the attempt's GPUs, and how long that took; a vendor whose tool does not answer is not asked again."""
+    def _asked(self) -> tuple[dict[Device, Gpu], float]:
+        """The attempt's GPUs as tools tell, and how long that took; a vendor whose tool does not answer is not asked
+        again."""
         began_s = time.monotonic()
-        told = {vendor: gpus.readings(vendor) for vendor in set(self._vendors.values())}
+        told = {vendor: gpus.now(vendor) for vendor in set(self._vendors.values())}
         self._vendors = {kind: vendor for kind, vendor in self._vendors.items() if told[vendor]}
         found = {
-            device: told[self._vendors[device.kind]].get(device.index, {})
+            device: gpu
             for device in self._attempt.devices
-            if device.kind in self._vendors
+            if device.kind in self._vendors and (gpu := told[self._vendors[device.kind]].get(device.index))
         }
         return found, time.monotonic() - began_s if told else 0.0

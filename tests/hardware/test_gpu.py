@@ -94,7 +94,7 @@ def test_a_gpu_is_known_by_its_serial_and_its_memory(gpu: Device) -> None:
 
 def test_a_gpus_clocks_power_and_heat_are_told_and_how_long_heat_slowed_it(gpu: Device) -> None:
     """What a measurement is sampled for, and by which it is marked."""
-    told = gpus.readings(gpus.vendor_of(gpu.kind) or "")[gpu.index]
+    told = gpus.now(gpus.vendor_of(gpu.kind) or "")[gpu.index].readings
     assert {"mhz", "memory_mhz", "power_w", "power_cap_w", "temperature_c"} <= set(told)
     assert 20 < told["temperature_c"] < 100
     assert 0 < told["power_w"] < 1.1 * told["power_cap_w"]

@@ -21,12 +21,12 @@ from workers.gpu_listing import (
     NVIDIA_HEAT,
     NVIDIA_READINGS,
     Gpu,
-    GpuUser,
     Listing,
     amdsmi_listing,
-    nvidia_readings,
+    nvidia_now,
     rocm_smi_listing,
 )
+from workers.gpu_users import GpuUser
 from workers.measuring import measured
 from workers.processes import Cancellation, End, Ended, Ran
 
@@ -41,7 +41,7 @@ FILES = {
     "/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count": "4\n",
 }
 ASKED = {**NVIDIA_READINGS, **NVIDIA_COUNTERS}
-NVIDIA = "GPU-0a5ba9ad, 1755, 3201, 612.40, 700.00, 71, 200, [N/A], 0, 91403239\n"
+NVIDIA = "0, GPU-0a5ba9ad, 512, 1755, 3201, 612.40, 700.00, 71, 200, [N/A], 0, 91403239\n"
 MI300X = {
     "current_gfxclks": [1900, 2100, "N/A", "N/A"],
     "current_gfxclk": "N/A",
@@ -89,7 +89,9 @@ def test_the_kernel_tells_how_busy_processors_were_and_what_slowed_them(tmp_path
 def test_gpus_clocks_power_and_heat_are_read_whichever_tool_tells_of_them() -> None:
     counted = {"heat_us": 200.0, "power_us": 91403239.0}
     told = {"mhz": 1755.0, "memory_mhz": 3201.0, "power_w": 612.4, "power_cap_w": 700.0, "temperature_c": 71.0}
-    assert nvidia_readings(ASKED, NVIDIA) == {"GPU-0a5ba9ad": {**told, **counted}}
+    (by_nvidia,) = nvidia_now(ASKED, NVIDIA, "GPU-0a5ba9ad, 4711, python3, 100\nGPU-b, 9, python3, 7\n")
+    assert by_nvidia.readings == {**told, **counted}
+    assert (by_nvidia.used_bytes, by_nvidia.users) == (512 << 20, (GpuUser(4711, "python3", 100 << 20),))
     (by_library,) = amdsmi_listing(json.dumps([library(metrics=MI300X, power_cap=750_000_000)])).gpus
     counted = {"ticks": 5000.0, "heat_ticks": 3.0, "power_ticks": 40.0}
     told = {"mhz": 2000.0, "memory_mhz": 1300.0, "power_w": 613.0, "temperature_c": 72.0, "power_cap_w": 750.0}
@@ -201,8 +203,9 @@ def test_what_a_gpu_went_through_in_the_middle_disturbs(meanwhile: list[dict[str
 
 def test_drivers_that_count_no_heat_say_whether_there_is_some() -> None:
     asked = {"temperature.gpu": "temperature_c", **NVIDIA_HEAT}
-    told = nvidia_readings(asked, "0, 88, 0x0000000000000044\n1, 60, 0x0000000000000004\n2, 50, [N/A]\n")
-    assert [one.get("is_slowed_by_heat") for one in told.values()] == [1.0, 0.0, None]
+    bits_of = ("0x0000000000000044", "0x0000000000000004", "[N/A]")
+    told = nvidia_now(asked, "".join(f"{index}, GPU-{index}, 9, 60, {one}\n" for index, one in enumerate(bits_of)))
+    assert [one.readings.get("is_slowed_by_heat") for one in told] == [1.0, 0.0, None]
     bits = {1 << 36: 1.0, 1: 0.0, 0xFFFFFFFFFFFFFFFF: None, "N/A": None}
     cards = [library(metrics={"indep_throttle_status": value}) for value in bits]
     assert [gpu.readings.get("is_slowed_by_heat") for gpu in amdsmi_listing(json.dumps(cards)).gpus] == [*bits.values()]

@@ -1,7 +1,6 @@
 """What drivers' tools print, of several releases, and what is read from it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +8,12 @@ import pytest
 from workers.gpu_listing import (
     NVIDIA_COLUMNS,
     Gpu,
-    GpuUser,
     amdsmi_listing,
-    kfd_users,
     kind_of_gpu,
     nvidia_smi_listing,
     rocm_smi_listing,
 )
+from workers.gpu_users import GpuUser
 
 GIB = 1 << 30
 
@@ -188,16 +186,6 @@ def test_a_card_of_which_the_library_tells_nothing_is_still_a_card() -> None:
 def test_deterministic_clocks_are_called_the_same_by_library_and_tool() -> None:
     (gpu,) = amdsmi_listing(json.dumps([library(performance_level="AMDSMI_DEV_PERF_LEVEL_DETERMINISM")])).gpus
     assert gpu.settings == {"performance_level": "perf_determinism"}
-
-
-def test_the_kernels_books_tell_who_holds_a_gpus_memory(tmp_path: Path) -> None:
-    for pid, held in ((4711, "12884901888\n"), (4712, "0\n")):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "vram_54554").write_text(held)
-    (tmp_path / "4711" / "vram_46235").write_text("4096\n")
-    assert set(kfd_users(54554, tmp_path) or ()) == {GpuUser(4711, "", 12 * GIB), GpuUser(4712, "", 0)}
-    assert kfd_users(1, tmp_path) == ()
-    assert kfd_users(1, tmp_path / "no-driver") is None
 
 
 def test_nvidia_smi_tells_of_cards_and_of_who_is_on_them() -> None:
