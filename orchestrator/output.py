@@ -165,10 +165,15 @@ def quantity(value: float, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that matter (0.800: all were measured), without an exponent where people don't expect one."""
+    """Three digits that matter, without an exponent where people don't expect one.
+
+    What is rounded shows all three of them, 0.800; what is no longer than that stands as it was written, 0.8.
+    """
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        is_whole = abs(value) >= 999.5 or value == round(value)
-        return f"{value:.0f}" if is_whole else f"{value:#.3g}".removesuffix(".")
+        if abs(value) >= 999.5 or value == round(value):
+            return f"{value:.0f}"
+        short = f"{value:.3g}"
+        return short if float(short) == value else f"{value:#.3g}".removesuffix(".")
     return f"{value:.2e}"
 
 

@@ -70,7 +70,7 @@ def gc(
     from orchestrator.showing import rows
 
     now = datetime.now(UTC)
-    before = rows.point_in_time(older_than, now) if older_than else None
+    before = rows.point_in_time(older_than, now, "--older-than") if older_than else None
     with opened() as context:
         found = artifact_gc.collect(
             context.artifacts, lambda: artifact_refs.kept(context.database, before), now, is_dry=dry_run

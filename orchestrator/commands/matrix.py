@@ -6,8 +6,6 @@ import typer
 
 from orchestrator.commands.form_options import CSV, JSON, MARKDOWN, PARQUET
 
-NOTHING = "nothing in the matrix yet: `haloctl submit demo --wait` fills a first one"
-
 
 def matrix(
     job: str = typer.Argument(None, help="A job's id; without it the newest verdict of every cell.", metavar="[JOB]"),
@@ -29,7 +27,7 @@ def matrix(
     from orchestrator import output
     from orchestrator.context import opened
     from orchestrator.showing import matrix_view
-    from orchestrator.showing.forms import Form, Shown
+    from orchestrator.showing.forms import Form, Shown, nothing_found
 
     form = Form(json, csv, markdown, parquet, svg)
     with opened() as context:
@@ -43,4 +41,5 @@ def matrix(
         output.matrix_picture(form.svg, title, view.columns, view.rows, view.notes)
         return
     found = [dict(zip(view.columns, row, strict=True)) for row in view.rows]
-    form.give(found, view.columns, Shown(view.columns, view.rows, notes=view.notes), NOTHING)
+    nothing = nothing_found("variants", job, model, variant, target, toolchain)
+    form.give(found, view.columns, Shown(view.columns, view.rows, notes=view.notes), nothing)

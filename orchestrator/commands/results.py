@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from orchestrator.context import Context
     from orchestrator.showing.forms import Form, Shown
 
+MOST_LINES = 1000  #: of a table, where nobody says how many
 MOST_RUNS = 20_000  #: that are read for a pivot or for groups: the newest ones
-NOTHING = "no measurements match"
 
 
 def results(
@@ -29,7 +29,9 @@ def results(
         None, "--since", help="A date or time (2026-11-20, 2026-11-20T08:00), or an age: 90m, 12h, 7d."
     ),
     job: str = typer.Option(None, "--job", help="A job's id, or the start of it."),
-    limit: int = typer.Option(0, "--limit", "-n", help="At most so many, newest first; 0 for all.", min=0),
+    limit: int = typer.Option(
+        None, "--limit", "-n", help="At most so many, newest first; 0 for all. Tables have 1000 at most else.", min=0
+    ),
     pivot: str = typer.Option(
         None, "--pivot", help="A column for each date, week, month, toolchain, node, device or job, beside the target."
     ),
@@ -42,7 +44,7 @@ def results(
     markdown: bool = MARKDOWN,
     parquet: Path = PARQUET,
 ) -> None:
-    """Print measurements, newest first.
+    """Print measurements, newest first; the workload 4 x 2048 + 128: four prompts of 2048 tokens, 128 new ones each.
 
     In JSON, CSV and Parquet each has its samples and what it was measured under. With --pivot or --group medians over
     runs are told instead; without --metric those of TTFT and ITL.
@@ -81,20 +83,29 @@ def _metrics(pattern: str | None) -> tuple[str, ...]:
 
 
 def _give_all(
-    form: "Form", context: "Context", metric: str | None, since: "datetime | None", limit: int, names: dict[str, Any]
+    form: "Form",
+    context: "Context",
+    metric: str | None,
+    since: "datetime | None",
+    limit: int | None,
+    names: dict[str, Any],
 ) -> None:
     from db.results import results as read
     from jobs.toolchains import DEFAULT
-    from orchestrator.showing import rows
-    from orchestrator.showing.forms import Shown
+    from orchestrator import output
+    from orchestrator.showing import forms, rows
 
-    read_rows = read(context.database, metric=metric, since=since, limit=limit or None, **names)
-    found = [rows.result(row) for row in read_rows]
+    is_cut = limit is None and form.is_for_people
+    most = MOST_LINES + 1 if is_cut else limit or None
+    found = [rows.result(row) for row in read(context.database, metric=metric, since=since, limit=most, **names)]
+    is_cut, found = is_cut and len(found) > MOST_LINES, found[:MOST_LINES] if is_cut else found
     has_others = any(row["toolchain"] != DEFAULT for row in found)
     lines = [rows.result_line(row, with_toolchain=has_others) for row in found] if form.is_for_people else []
     heads = rows.result_columns(with_toolchain=has_others)
-    shown = Shown(heads, lines, right=("median", "samples", "batch", "prompt"))
-    form.give(found, rows.RESULT_COLUMNS, shown, NOTHING)
+    shown = forms.Shown(heads, lines, right=("median", "samples"))
+    form.give(found, rows.RESULT_COLUMNS, shown, forms.nothing_found("measurements", metric, since, *names.values()))
+    if is_cut:
+        output.note(f"the newest {MOST_LINES}: --limit 0 gives all, --since, --variant and others choose")
 
 
 def _give_pivot(
@@ -122,7 +133,7 @@ def _give_pivot(
         output.as_json(pivoting.as_rows(found))
         return
     rows, heads = pivoting.as_flat_rows(found)
-    form.give(rows, heads, pivoting.shown(found), NOTHING)
+    form.give(rows, heads, pivoting.shown(found), _nothing(metrics, since, names))
     for text in pivoting.notes(found) if rows and form.is_for_people else ():
         output.answer(f"\n{text}" if form.markdown else text)
 
@@ -143,7 +154,15 @@ def _give_groups(
 
     wanted = grouping.parse(group)
     found = grouping.grouped(_runs(context, metrics, since, names, tells=True), wanted)
-    form.give(found, grouping.columns(wanted), grouping.shown(found, wanted), NOTHING)
+    form.give(found, grouping.columns(wanted), grouping.shown(found, wanted), _nothing(metrics, since, names))
+
+
+def _nothing(metrics: tuple[str, ...], since: "datetime | None", names: dict[str, Any]) -> str:
+    from orchestrator.showing.forms import nothing_found
+    from orchestrator.showing.pivoting import TRACKED
+
+    what = "measurements" if len(metrics) > len(TRACKED) else f"measurements of {', '.join(metrics)}"
+    return nothing_found(what, since, *names.values())
 
 
 def _runs(
@@ -151,8 +170,12 @@ def _runs(
 ) -> "Sequence[Run]":
     from db.runs import Chosen, runs
     from orchestrator import output
+    from orchestrator.showing import pivoting
 
-    found = runs(context.database, Chosen(metrics, since=since, **names), most=MOST_RUNS)
+    found = runs(context.database, Chosen(metrics, since=since, disturbed=True, **names), most=MOST_RUNS)
     if tells and len(found) >= MOST_RUNS:
         output.note(f"the newest {MOST_RUNS} runs of more; --since, --variant and others choose")
-    return found
+    calm, disturbed = pivoting.parted(found)
+    if disturbed:
+        output.note(pivoting.disturbed_note(disturbed))
+    return calm

@@ -40,15 +40,21 @@ def trend(
     from db.runs import Chosen, identities_of, runs
     from jobs.errors import BadSetting
     from jobs.metrics import METRICS
+    from orchestrator import output as answer
     from orchestrator.context import opened
     from orchestrator.deciding import plots, trends
     from orchestrator.showing import rows
+    from orchestrator.showing.forms import nothing_found
 
     if metric not in METRICS:
         raise BadSetting("METRIC", f"no metric is called {metric!r}: there are {', '.join(METRICS)}")
     if output is not None:
         plots.expect(output)
-    begin, end = (rows.point_in_time(time, datetime.now(UTC)) if time else None for time in (since, until))
+    filters = (model, variant, target, toolchain, node, batch, prompt_tokens, since, until)
+    begin, end = (
+        rows.point_in_time(time, datetime.now(UTC), option) if time else None
+        for option, time in (("--since", since), ("--until", until))
+    )
     chosen = Chosen(
         (metric,),
         model=model,
@@ -67,10 +73,13 @@ def trend(
         found = trends.named(found, identities_of(context.database, trends.attempts_beside(found)))
     if output is not None and found:
         plots.to_file(output, found)
-    _print(found, json=json, csv=csv)
+    nothing = nothing_found(f"measurements of {metric}", *filters)
+    _print(found, nothing, json=json, csv=csv)
+    if output is not None and found:
+        answer.note(f"written: {output}")
 
 
-def _print(found: "list[Series]", *, json: bool, csv: bool) -> None:
+def _print(found: "list[Series]", nothing: str, *, json: bool, csv: bool) -> None:
     from orchestrator import output
     from orchestrator.deciding import plots, trend_rows
 
@@ -79,7 +88,7 @@ def _print(found: "list[Series]", *, json: bool, csv: bool) -> None:
     elif csv:
         output.as_csv((row for one in found for row in trend_rows.csv_rows(one)), trend_rows.CSV_COLUMNS)
     elif not found:
-        output.note("no measurements match")
+        output.note(nothing)
     else:
         if len(found) <= MOST_PLOTTED:
             for one in (one for one in found if len(one.runs) >= LEAST_PLOTTED):

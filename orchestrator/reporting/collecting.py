@@ -12,7 +12,7 @@ from db.targets import QuotedTarget, quoted_targets
 from jobs.stages import STAGES
 from jobs.task import Artifact
 from orchestrator.reporting.changes import Change, Shift, changes, shifts
-from orchestrator.showing.pivoting import TRACKED, Pivot, pivot
+from orchestrator.showing.pivoting import TRACKED, Pivot, parted, pivot
 
 FIRST_TIME = timedelta(days=7)  #: what the first report looks back on
 DATES = 6
@@ -77,6 +77,7 @@ class Report:
     files: Sequence[Made]
     failures: Sequence[FailedTask]
     failures_left_out: int = 0
+    disturbed: int = 0  #: measurements that something else disturbed, which are not among `runs`
     files_at: dict[str, str] = field(default_factory=dict)  #: by sha256, where one can be fetched by a browser
 
 
@@ -85,7 +86,7 @@ def collect(database: Database, at: datetime, since: datetime | None, filters: F
     last = since or last_report(database)
     begin = last or at - FIRST_TIME
     rows = matrix(database, **vars(filters))
-    found = runs(database, Chosen(TRACKED, **vars(filters)), most=MOST_RUNS)
+    found, disturbed = parted(runs(database, Chosen(TRACKED, disturbed=True, **vars(filters)), most=MOST_RUNS))
     quoted = quoted_targets(database)
     failed = list(_failed(rows))
     return Report(
@@ -102,6 +103,7 @@ def collect(database: Database, at: datetime, since: datetime | None, filters: F
         files=_files(database, rows),
         failures=_failures(database, failed[:MOST_FAILURES]),
         failures_left_out=max(len(failed) - MOST_FAILURES, 0),
+        disturbed=disturbed,
     )
 
 

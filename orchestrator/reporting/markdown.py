@@ -14,7 +14,7 @@ def page(report: Report) -> str:
     """All of it."""
     about = f", {report.filters.text}" if report.filters.text else ""
     parts = [
-        f"# Status of {report.at.astimezone():%Y-%m-%d %H:%M}{markdown_text(about)}",
+        f"# Status of {words.minute(report.at)}{markdown_text(about)}",
         markdown_text(words.summary(report)),
         words.INTRODUCTION,
         "## Numerics",

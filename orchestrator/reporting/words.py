@@ -1,6 +1,7 @@
 """A report's tables, for whichever form they are given in. Pure."""
 
 from collections import Counter
+from datetime import datetime
 
 from orchestrator.output import count, quantity, size
 from orchestrator.reporting.changes import LEAST_SHIFT, verdict
@@ -20,9 +21,14 @@ def summary(report: Report) -> str:
     return f"{', '.join([*counted, *others]) or 'nothing yet'}; {changed} changed {since_text(report)}."
 
 
+def minute(time: datetime) -> str:
+    """A time with its zone: a page is read elsewhere than it is written."""
+    return f"{time.astimezone():%Y-%m-%d %H:%M %Z}"
+
+
 def since_text(report: Report) -> str:
-    """`since 2026-11-20 08:00`, and why since then where nobody knows by himself."""
-    time = f"since {report.since.astimezone():%Y-%m-%d %H:%M}"
+    """`since 2026-11-20 08:00 UTC`, and why since then where nobody knows by himself."""
+    time = f"since {minute(report.since)}"
     return f"{time}, as there was no report before" if report.is_first else time
 
 
@@ -45,7 +51,7 @@ def benchmark(report: Report) -> Shown:
 def benchmark_notes(report: Report) -> list[str]:
     """What is to be said of it; the newest dates are enough."""
     notes = [text for text in pivoting.notes(report.benchmark) if "--columns" not in text]
-    return [*notes, "workload: sequences x tokens of each prompt + new tokens"] if report.benchmark.rows else []
+    return [*notes, *([pivoting.disturbed_note(report.disturbed)] if report.disturbed else [])]
 
 
 def changes(report: Report) -> Shown:

@@ -68,6 +68,13 @@ class Form:
             output.table(shown.columns, shown.rows, right=shown.right)
 
 
+def nothing_found(what: str, *filters: object) -> str:
+    """What people are told where there are no rows: with filters there may be others."""
+    if any(filters):
+        return f"no {what} match: without filters all that there are is shown"
+    return f"no {what} yet: `haloctl submit demo --wait` makes first ones"
+
+
 def markdown_text(text: str) -> str:
     """Text that Markdown shows as it is, in one line."""
     return LINE_ENDS.sub(" ", MARKDOWN_SIGNS.sub(r"\\\1", text))

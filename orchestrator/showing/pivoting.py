@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from db.runs import Run
+from db.runs import DISTURBED, Run
 from db.targets import QuotedTarget, target_for
 from orchestrator.output import number
 from orchestrator.showing.forms import Shown
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Workload = tuple[tuple[str, int], ...]
 
@@ -24,9 +27,11 @@ PIVOTS: dict[str, Callable[[Run], str]] = {
     "device": lambda run: run.place,
     "job": lambda run: run.job,
 }
-IN_TIME = ("date", "week", "month")  #: of these the newest columns are wanted
+IN_TIME = ("date", "week", "month", "job")  #: of these the newest columns are wanted
 TRACKED = ("ttft_ms", "itl_ms")  #: what stands in one cell of a tracker
 WORKLOAD_SIGNS = {"batch": "", "prompt_tokens": " x ", "new_tokens": " + "}
+WORKLOAD_LEGEND = "workload: sequences x tokens of each prompt + new tokens"
+IMPORTED = " *"  #: behind what did not run here, as in the matrix
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class PivotRow:
     workload: Workload
     medians: Mapping[str, float]  #: by column, over all runs in it
     quoted: QuotedTarget | None
+    imported: Mapping[str, str]  #: by column, the files that runs in it come from
 
     @property
     def key(self) -> tuple[str, str, Workload]:
@@ -54,23 +60,49 @@ class Pivot:
     columns: tuple[str, ...]
     rows: tuple[PivotRow, ...]
     left_out: int  #: columns that there were beside
+    is_in_time: bool  #: the newest column is the last
+
+
+def parted(runs: Iterable[Run]) -> tuple[list[Run], int]:
+    """Runs that nothing else disturbed, and how many others there are."""
+    every = list(runs)
+    calm = [run for run in every if not run.facts.get(DISTURBED)]
+    return calm, len(every) - len(calm)
+
+
+def disturbed_note(left_out: int) -> str:
+    """What is to be said of those others."""
+    was = "measurement is" if left_out == 1 else "measurements are"
+    return f"{left_out} {was} left out that something else disturbed: `haloctl results --json` says what it was"
 
 
 def pivot(runs: Iterable[Run], by: str, quoted: Sequence[QuotedTarget] = (), most: int = 0) -> Pivot:
     """Rows in the order of their names; at most so many columns, those in time the newest ones; 0: all."""
-    found: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[Any, ...], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    begins: dict[str, datetime] = {}
     for run in runs:
         if run.is_good:
-            key = (_variant(run, by), run.target, run.workload, run.metric, run.unit)
-            found[key][PIVOTS[by](run)].append(run.median)
-    every = sorted({column for medians in found.values() for column in medians})
+            key, column = (_variant(run, by), run.target, run.workload, run.metric, run.unit), PIVOTS[by](run)
+            found[key][column].append(run)
+            begins[column] = min(run.at, begins.get(column, run.at))
+    every = sorted(begins, key=lambda column: (begins[column] if by in IN_TIME else 0, column))
     columns = every if not most else every[-most:] if by in IN_TIME else every[:most]
     rows = [
-        PivotRow(variant, target, metric, unit, workload, kept, _quoted(quoted, variant, target, metric, workload))
+        PivotRow(
+            variant, target, metric, unit, workload,
+            medians={column: median(run.median for run in ones) for column, ones in kept.items()},
+            quoted=_quoted(quoted, variant, target, metric, workload),
+            imported={column: files for column, ones in kept.items() if (files := _files(ones))},
+        )
         for (variant, target, workload, metric, unit), values in sorted(found.items(), key=_order)
-        if (kept := {column: median(values[column]) for column in columns if column in values})
-    ]
-    return Pivot(tuple(columns), tuple(rows), len(every) - len(columns))
+        if (kept := {column: values[column] for column in columns if column in values})
+    ]  # fmt: skip
+    return Pivot(tuple(columns), tuple(rows), len(every) - len(columns), by in IN_TIME)
+
+
+def _files(runs: Iterable[Run]) -> str:
+    """What somebody else wrote down comes from them; empty: all of it ran here."""
+    return ", ".join(sorted({str(run.facts["imported_from"]) for run in runs if run.is_imported}))
 
 
 def _variant(run: Run, by: str) -> str:
@@ -105,6 +137,7 @@ def as_rows(found: Pivot) -> list[dict[str, Any]]:
             "medians": dict(row.medians),
             "quoted": row.quoted.value if row.quoted else None,
             "source": row.quoted.source if row.quoted else None,
+            "imported": dict(row.imported),
         }
         for row in found.rows
     ]
@@ -117,7 +150,7 @@ def as_flat_rows(found: Pivot) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
         medians = row.pop("medians")
         rows.append({**row, **{column: medians.get(column) for column in found.columns}})
     head = ("variant", "target", *WORKLOAD_SIGNS, "metric", "unit")
-    return rows, (*head, *found.columns, "quoted", "source")
+    return rows, (*head, *found.columns, "quoted", "source", "imported")
 
 
 def is_tracked(found: Pivot) -> bool:
@@ -138,9 +171,9 @@ def shown(found: Pivot) -> Shown:
         (
             *(rows[0].variant, rows[0].target, workload_text(rows[0].workload)),
             *([] if together else [rows[0].metric]),
-            *(_cell(rows, metrics, partial(_median, column)) for column in found.columns),
+            *(_cell(rows, metrics, partial(_median, column)) + _mark(rows, column) for column in found.columns),
             *([_cell(rows, metrics, _quoted_value)] if has_quoted else []),
-            *([_distance(rows, metrics, found.columns)] if has_quoted else []),
+            *([_distance(rows, metrics, found)] if has_quoted else []),
         )
         for rows in groups.values()
     ]
@@ -152,9 +185,12 @@ def shown(found: Pivot) -> Shown:
 def notes(found: Pivot) -> list[str]:
     """What is to be said beside the table."""
     sources = list(dict.fromkeys(row.quoted.source for row in found.rows if row.quoted))
+    files = sorted({file for row in found.rows for file in row.imported.values()})
     return [
         *(["cells are (TTFT, ITL) in ms, medians over the runs of a column"] if is_tracked(found) else []),
+        *([WORKLOAD_LEGEND] if any(row.workload for row in found.rows) else []),
         *([f"Target: {'; '.join(sources)}"] if sources else []),
+        *([f"* imported from {', '.join(files)}"] if files else []),
         *(
             [f"{found.left_out} more columns: --columns 0 shows all that were read, with --csv on any terminal"]
             if found.left_out
@@ -188,14 +224,23 @@ def _cell(rows: Sequence[PivotRow], metrics: Sequence[str] | None, value: Value)
     return f"({', '.join(number(values[name]) if name in values else '?' for name in metrics)})"
 
 
-def _distance(rows: Sequence[PivotRow], metrics: Sequence[str] | None, columns: Sequence[str]) -> str:
-    """How far the newest column is from what is quoted, in percent."""
-    newest = {row.metric: row.medians[columns[-1]] for row in rows if columns[-1] in row.medians}
+def _mark(rows: Sequence[PivotRow], column: str) -> str:
+    return IMPORTED if any(column in row.imported for row in rows) else ""
+
+
+def _distance(rows: Sequence[PivotRow], metrics: Sequence[str] | None, found: Pivot) -> str:
+    """How far its newest value is from what is quoted, in percent; that of the last column where none is newest."""
     parts = {
-        row.metric: f"{(newest[row.metric] / row.quoted.value - 1) * 100:+.1f}%"
+        row.metric: f"{(row.medians[newest] / row.quoted.value - 1) * 100:+.1f}%"
         for row in rows
-        if row.quoted and row.quoted.value and row.metric in newest
+        if row.quoted and row.quoted.value and (newest := _newest(row, found)) in row.medians
     }
     if not parts:
         return ""
     return ", ".join(parts.get(name, "?") for name in metrics) if metrics else next(iter(parts.values()))
+
+
+def _newest(row: PivotRow, found: Pivot) -> str:
+    if not found.is_in_time:
+        return found.columns[-1]
+    return next(column for column in reversed(found.columns) if column in row.medians)

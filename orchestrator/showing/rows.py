@@ -37,7 +37,8 @@ def point_in_time(text: str, now: datetime, option: str = "--since") -> datetime
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise BadSetting(option, f"{text!r} is neither a date such as 2026-11-20 nor an age such as 12h") from None
+        said = "is neither a date or time such as 2026-11-20 or 2026-11-20T08:00 nor an age such as 90m, 12h or 7d"
+        raise BadSetting(option, f"{text!r} {said}") from None
 
 
 def job(row: JobRow) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def result(row: ResultRow) -> dict[str, Any]:
 def result_columns(*, with_toolchain: bool) -> tuple[str, ...]:
     """The heads of `result_line`."""
     under = ("toolchain",) if with_toolchain else ()
-    return ("variant", "target", *under, "metric", "median", "samples", "batch", "prompt", "job", "when")
+    return ("variant", "target", *under, "metric", "median", "samples", "workload", "job", "when")
 
 
 def result_line(found: Mapping[str, Any], *, with_toolchain: bool) -> tuple[str, ...]:
@@ -212,10 +213,17 @@ def result_line(found: Mapping[str, Any], *, with_toolchain: bool) -> tuple[str,
         found["metric"],
         quantity(found["median"], found["unit"]),
         str(len(found["samples"])),
-        *("" if found[key] is None else str(found[key]) for key in ("batch", "prompt_tokens")),
+        _workload(found),
         found["job"] + (" (imported)" if "imported_from" in found["context"] else ""),
         when(found["when"]),
     )
+
+
+def _workload(found: Mapping[str, Any]) -> str:
+    from orchestrator.showing.pivoting import WORKLOAD_SIGNS, workload_text
+
+    said = {**found["context"], **found}
+    return workload_text(tuple((name, said[name]) for name in WORKLOAD_SIGNS if said.get(name) is not None))
 
 
 def artifact(row: ArtifactRow, path: str) -> dict[str, Any]:

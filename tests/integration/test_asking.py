@@ -62,7 +62,7 @@ def test_a_trackers_page_is_its_matrix_and_its_benchmark_table_again(haloctl: Co
     assert "4 results imported" in done.err
     assert haloctl("targets", "import", "page.md", *WORKLOAD).code == 0
     shown = haloctl("results", "--pivot", "date").out
-    for text in ("llama3.1-8B-FP16-TP1", "(320, 9.9)", "(310, 9.7)", "(300, 9.1)"):
+    for text in ("llama3.1-8B-FP16-TP1", "(320, 9.9) *", "(310, 9.7) *", "(300, 9.1)", "* imported from page.md"):
         assert text in shown
     matrix = haloctl("matrix").out
     assert "PASS *" in matrix
@@ -109,6 +109,16 @@ def test_a_database_is_moved_in_a_file(haloctl: Command, monkeypatch: pytest.Mon
     assert [row["value"] for row in rows(haloctl, "targets")] == [9.6]
 
 
+def test_an_empty_answer_says_whether_filters_or_the_database_are_the_reason(haloctl: Command, tmp_path: Path) -> None:
+    assert haloctl("results").err.startswith("no measurements yet: `haloctl submit demo --wait`")
+    assert haloctl("matrix").err.startswith("no variants yet: `haloctl submit demo --wait`")
+    (tmp_path / "page.md").write_text(PAGE)
+    haloctl("import", "tracker", "page.md", "--date", "2024-10-25", *WORKLOAD)
+    for command in (("matrix",), ("results",), ("results", "--pivot", "date"), ("trend", "itl_ms")):
+        done = haloctl(*command, "--variant", "none")
+        assert (done.code, "match: without filters" in done.err) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -122,6 +132,7 @@ def test_a_database_is_moved_in_a_file(haloctl: Command, monkeypatch: pytest.Mon
         (("import", "iree", "x.json", "--variant", "m-FP16", "--target", "cpu"), "x.json: can't be read"),
         (("import", "tracker", "x.md", "--target", "cpu", "--date", "soon"), "--date: 'soon' is neither a date"),
         (("import", "tracker", "late.md", "--target", "cpu"), "late.md:4: is of 2999-01-01"),
+        (("trend", "itl_ms", "--until", "soon"), "--until: 'soon' is neither a date"),
         (("schedule", "add", "x.yaml", "--cron", "0 2 * *"), "--cron: should be minute, hour, day"),
         (("schedule", "add", "x.yaml", "--cron", "0 2 * * *", "--timezone", "Mars"), "--timezone: no time zone"),
         (("schedule", "add", "x.yaml", "--cron", "0 2 * * *", "--name", "a b"), "--name: should be of letters"),

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from db.imported import DIGEST
 from db.matrix import CellRow, MatrixRow
 from db.runs import Run
 from db.targets import QuotedTarget
 from jobs.errors import BadSetting
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.variants import Attention, Axes, Precision
-from orchestrator.output import plain_table
+from orchestrator.output import number, plain_table
 from orchestrator.reporting import charts, html, markdown
 from orchestrator.reporting.changes import changes, shifts
 from orchestrator.reporting.collecting import FailedTask, Filters, Report
@@ -45,13 +46,33 @@ def test_a_trackers_table_has_ttft_and_itl_by_date_beside_the_target() -> None:
     found = pivoting.pivot(runs, "date", [quoted("ttft_ms", 180.0)])
     shown = pivoting.shown(found)
     assert shown.columns == ("variant", "target", "workload", "2025-11-21", "2025-11-22", "Target", "to target")
-    assert shown.rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "(202, ?)", "(198, 9.50)", "(180, ?)", "+10.0%, ?")]
+    assert shown.rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "(202, ?)", "(198, 9.5)", "(180, ?)", "+10.0%, ?")]
     assert "Target: vLLM 0.10" in pivoting.notes(found)
     rows, columns = pivoting.as_flat_rows(found)
-    assert (columns[-4:], [row["2025-11-22"] for row in rows]) == (
-        ("2025-11-21", "2025-11-22", "quoted", "source"),
+    assert (columns[-5:], [row["2025-11-22"] for row in rows]) == (
+        ("2025-11-21", "2025-11-22", "quoted", "source", "imported"),
         [198.0, 9.5],
     )
+
+
+def test_each_rows_newest_value_is_held_against_its_target() -> None:
+    runs = [run_of(360.0), run_of(50.0, 1, variant="other-FP16-TP1")]
+    found = pivoting.pivot(runs, "date", [quoted("ttft_ms", 180.0)])
+    assert [line[-1] for line in pivoting.shown(found).rows] == ["", "+100.0%"]
+
+
+def test_a_pivot_marks_what_was_imported_and_names_the_file() -> None:
+    other = run_of(2.0, 1, digest=f"{DIGEST}x", facts={"imported_from": "page.md"})
+    found = pivoting.pivot([run_of(1.0), other], "date")
+    assert pivoting.shown(found).rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "ttft_ms", "1", "2 *")]
+    assert "* imported from page.md" in pivoting.notes(found)
+    assert pivoting.as_rows(found)[0]["imported"] == {"2025-11-22": "page.md"}
+
+
+def test_jobs_stand_in_the_order_in_which_they_measured() -> None:
+    runs = [run_of(1.0, 2, job="a"), run_of(2.0, 1, job="c"), run_of(3.0, job="b")]
+    assert pivoting.pivot(runs, "job").columns == ("b", "c", "a")
+    assert pivoting.pivot(runs, "job", most=2).columns == ("c", "a")
 
 
 def test_a_pivot_keeps_the_newest_dates_and_leaves_out_what_failed() -> None:
@@ -87,6 +108,13 @@ def test_markdown_shows_text_as_it_is() -> None:
 
 def test_a_table_for_programs_has_a_line_a_row() -> None:
     assert plain_table(("a", "n"), [("x\ny", "1"), ("z", "20")], ("n",)) == "a     n\nx y   1\nz    20\n"
+
+
+def test_a_rounded_number_shows_three_digits_and_one_that_was_written_down_stays_as_it_was() -> None:
+    values = (0.80002, 0.8, 9.996, 99.96, 999.7, 100.4, 12345.6, 0.0146, 2.0)
+    assert [number(value) for value in values] == [
+        "0.800", "0.8", "10.0", "100", "1000", "100", "12346", "0.0146", "2",
+    ]  # fmt: skip
 
 
 def test_an_answer_has_one_form() -> None:
@@ -164,10 +192,18 @@ def test_a_page_in_markdown_keeps_logs_in_their_fence() -> None:
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## Numerics",
         "## Benchmark",
-        f"## What changed since {NOON - DAY:%Y-%m-%d} {(NOON - DAY).astimezone():%H:%M}",
+        f"## What changed since {(NOON - DAY).astimezone():%Y-%m-%d %H:%M %Z}",
         "## Open failures",
         "## Artifacts",
     ]
+
+
+def test_a_page_says_how_much_was_disturbed_and_is_left_out() -> None:
+    calm, disturbed = pivoting.parted([run_of(1.0), run_of(9.0, facts={"disturbed": "others used 46%"})])
+    assert ([run.median for run in calm], disturbed) == ([1.0], 1)
+    said = "1 measurement is left out that something else disturbed"
+    assert all(said in page(report(disturbed=disturbed)) for page in (html.page, markdown.page))
+    assert not any("left out" in page(report()) for page in (html.page, markdown.page))
 
 
 def test_points_lie_within_their_plot() -> None:
