@@ -4,7 +4,8 @@ A thread beside the measured processes. It takes at most MOST_COST of one proces
 waits longer between its looks where one costs more. Measured: a look without GPUs takes 1 ms of processor time where
 what is measured has one thread, 2 ms where it has 20, 10 ms where it has 200. Of clocks only those of GPUs are read:
 asking for a processor's interrupts it. Tools are asked as often as half of that cost allows, so that what the kernel
-tells, who is on AMD's GPUs too, is seen in each look, however slow they are.
+tells, who is on AMD's GPUs too, is seen in each look, however slow they are. Who is on 8 of those takes 2.4 ms more
+where the only processes are 8 of the attempt, 14 ms beside 192 others that have them open, 22 ms where those hold some.
 """
 
 import os

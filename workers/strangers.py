@@ -13,6 +13,7 @@ the attempt's own processes hold. Where that is not known either (NVIDIA's older
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,10 @@ class Strangers:
         """The strangers on each GPU of which the kernel tells, or else a tool has `told`."""
         found = {**told, **self._by_kernel()}
         top = guard or keeper.pid
-        return {device: self._on(device, gpu, at_s, top) for device, gpu in found.items() if gpu.users is not None}
+        is_own = cache(partial(self._is_own, top=top))  # for this look: one process may be on all GPUs
+        return {
+            device: self._on(device, gpu, at_s, top, is_own) for device, gpu in found.items() if gpu.users is not None
+        }
 
     def _by_kernel(self) -> dict[Device, Gpu]:
         return {
@@ -109,11 +113,13 @@ class Strangers:
             if (users := kfd_users(node.gpu_id, self._sys)) is not None
         }
 
-    def _on(self, device: Device, gpu: Gpu, at_s: float, top: int | None) -> tuple[Stranger, ...]:
+    def _on(
+        self, device: Device, gpu: Gpu, at_s: float, top: int | None, is_own: Callable[[int], bool]
+    ) -> tuple[Stranger, ...]:
         users = [one for one in gpu.users or () if one.is_on_it]
         vendor = gpus.vendor_of(device.kind) or ""
         known = [one for one in users if self._has_machines_numbers or device_users.has_open(one.pid, vendor)]
-        found = strangers(known, lambda pid: self._is_own(pid, top))
+        found = [one for one in known if not is_own(one.pid)]
         if found or self._has_machines_numbers:
             return tuple(self._named(one) for one in found)
         own_bytes = self._own_bytes(device, users, known, top)
@@ -129,12 +135,15 @@ class Strangers:
     ) -> int | None:
         """What the attempt's processes hold of a GPU; None: not told."""
         if len(known) == len(users):
-            return _held([one for one in known if self._is_own(one.pid, top)])
+            return _held(users)  # none of them is a stranger
         if device in self._nodes and top:
             return drm_bytes(process_trees.tree(top), self._nodes[device].render_minor)
         return None
 
     def _is_own(self, pid: int, top: int | None) -> bool:
+        """Whether a process is no stranger; one that has ended holds nothing for long."""
+        if not device_users.is_alive(pid):
+            return True
         if top and process_trees.is_in_tree(pid, top):
             return True
         return device_users.attempt_of(pid) == self._attempt.id
@@ -143,11 +152,6 @@ class Strangers:
         if user.pid not in self._who:
             self._who[user.pid] = device_users.told(user.pid, user.name)
         return Stranger(self._who[user.pid], user.pid, user.held_bytes)
-
-
-def strangers(users: Iterable[GpuUser], is_own: Callable[[int], bool]) -> list[GpuUser]:
-    """Of those that are on a GPU, those that live and are not one's own; what has ended holds nothing for long."""
-    return [one for one in users if device_users.is_alive(one.pid) and not is_own(one.pid)]
 
 
 def nodes_of(devices: Sequence[Device], nodes: Sequence[KfdNode]) -> dict[Device, KfdNode]:

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,14 @@ import pytest
 from jobs.targets import TARGETS
 from jobs.task import Device
 from jobs.toolchains import Toolchain
-from tests.integration.attempts import attempt, python, until
-from workers import fitness, gpus
+from tests.integration.attempts import FINITE_INVOCATION, attempt, python, until
+from workers import device_users, fitness, gpus
 from workers.artifacts import ArtifactStore
 from workers.devices import describe_node
 from workers.environment import environment
 from workers.processes import Cancellation
 from workers.run_task import run
+from workers.sampling import Sampling
 
 NODE = describe_node("here")
 GPUS = sorted({device.kind for device in NODE.devices} & (TARGETS.keys() - {"cpu"}))
@@ -71,16 +74,66 @@ def gpu(request: pytest.FixtureRequest) -> Device:
 
 
 @pytest.fixture
-def stranger(gpu: Device, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Somebody else's process on it."""
+def with_torch() -> None:
+    """Memory of a GPU can be held."""
     if subprocess.run([sys.executable, "-c", "import torch; torch.ones(1).cuda()"], check=False).returncode:
         pytest.skip("this torch has no support for this machine's GPU")
-    ready = tmp_path / "ready"
+
+
+@pytest.fixture
+def stranger(gpu: Device, with_torch: None, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Somebody else's process on it."""
+    with holding(gpu, tmp_path / "ready") as process:
+        yield process
+
+
+@contextmanager
+def holding(gpu: Device, ready: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that holds memory of a GPU until its input ends."""
     command = (sys.executable, "-c", HOLD, str(ready))
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment([gpu])) as process:
         until(lambda: ready.exists() and ready.read_text(), "it holds its memory")
         assert ready.read_text() == "1"
         yield process
+
+
+#: Holds memory as HOLD does, tells so by the file argv[1], and ends when there is a file argv[2].
+MEASURED = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {HOLD!r}, sys.argv[1]], stdin=subprocess.PIPE, start_new_session=True)
+while not os.path.exists(sys.argv[2]) and child.poll() is None:
+    time.sleep(0.01)
+child.communicate()
+{FINITE_INVOCATION}
+"""
+
+
+@pytest.mark.usefixtures("with_torch")
+def test_a_second_process_on_a_gpu_in_the_middle_of_a_run_is_seen_and_the_runs_own_are_not(
+    gpu: Device, tmp_path: Path
+) -> None:
+    own, go = tmp_path / "own", tmp_path / "go"
+    given = attempt(python(MEASURED, str(own), str(go)), devices=(gpu,))
+    store = ArtifactStore(tmp_path / "artifacts")
+
+    def looks() -> list[set[int | None]]:
+        found = [one.strangers[gpu] for one in list(sampling.samples) if gpu in one.strangers]
+        return [{stranger.pid for stranger in one} for one in found]
+
+    with Sampling(given) as sampling, ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+        stack.callback(go.touch)
+        running = threads.submit(run, given, tmp_path, store, Toolchain("default", {}), Cancellation())
+        until(lambda: own.exists() or running.done(), "it holds memory of its own")
+        alone = len(looks())
+        until(lambda: len(looks()) > alone + 1, "it was looked at")
+        assert not any(looks())
+        with holding(gpu, tmp_path / "ready") as stranger:
+            until(lambda: looks()[-1], "the stranger is seen")
+            stranger.communicate()
+        until(lambda: not looks()[-1], "it is gone again")
+    assert running.result().failure is None
+    known = {stranger.pid} if device_users.has_machines_numbers() else {stranger.pid, None}
+    assert set.union(*looks()) <= known
 
 
 def test_a_gpu_is_known_by_its_serial_and_its_memory(gpu: Device) -> None:

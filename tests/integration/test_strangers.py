@@ -147,7 +147,8 @@ def test_a_stranger_in_the_middle_of_a_benchmark_disturbs_it_and_it_is_run_again
         settings={**settings, "max_disturbed_reruns": 2},
     )
     stranger, store = process(processes), ArtifactStore(tmp_path / "artifacts")
-    with ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+        stack.callback(go.touch)
         running = threads.submit(run, given, tmp_path, store, Toolchain("default", {}), Cancellation())
         until(told.exists, "it runs")
         for own in told.read_text().strip("[]").split(","):
@@ -158,8 +159,7 @@ def test_a_stranger_in_the_middle_of_a_benchmark_disturbs_it_and_it_is_run_again
         drivers.take(CARD, stranger)
         books.take(stranger)
         until(lambda: is_looked_at(0), "it was alone again")
-        go.touch()
-        result = running.result()
+    result = running.result()
     assert (result.failure, result.warnings, result.unfit) == (None, (), ())
     assert len(runs) == 2
     context = next(one.context for one in result.measurements if one.metric == "ttft_ms")
