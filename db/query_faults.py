@@ -1,14 +1,37 @@
 """Why a query was not answered."""
 
-from db.views import VIEWS
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from db.views import VIEWS, mentioned
 from jobs.errors import BadSetting
 
 QUERY = "query"
 
+#: What SQLite and Postgres say of names that are not there.
+NO_COLUMN = re.compile(r'no such column: (?:\w+\.)?(?P<lite>.+)|column (?:\w+\.)?"?(?P<post>[^"]+?)"? does not exist')
+NO_RELATION = re.compile(r'no such table: (?:\w+\.)?(?P<lite>.+)|relation "(?:\w+\.)?(?P<post>.+)" does not exist')
+#: What SQLite says of statements that are no SELECT.
+NOT_READ = re.compile(r"not authorized|cannot modify \w+ because it is a view")
 
-def refused(why: str) -> BadSetting:
-    """It is wrong, or asks for more than views."""
-    return BadSetting(QUERY, f"{why}; one SELECT over {', '.join(VIEWS)} is answered: see `haloctl query --views`")
+
+def refused(why: str, sql: str = "") -> BadSetting:
+    """It is wrong, or asks for more than views; what names there are is told of what `sql` mentions."""
+    if missing := NO_COLUMN.search(why):
+        views = mentioned(sql) or list(VIEWS)
+        columns = dict.fromkeys(column for view in views for column in VIEWS[view].columns)
+        told = "; ".join(f"{view} has {', '.join(VIEWS[view].columns)}" for view in views)
+        return BadSetting(QUERY, f"{why}{_meant(missing, columns)}; {told}")
+    if missing := NO_RELATION.search(why):
+        return BadSetting(QUERY, f"{why}{_meant(missing, VIEWS)}; there are {', '.join(VIEWS)}")
+    said = "it does more than read views" if NOT_READ.fullmatch(why) else why
+    return BadSetting(QUERY, f"{said}; one SELECT over {', '.join(VIEWS)} is answered: see `haloctl query --views`")
+
+
+def _meant(missing: re.Match[str], names: Iterable[str]) -> str:
+    close = get_close_matches((missing["lite"] or missing["post"]).lower(), names, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def too_slow(timeout_s: float) -> BadSetting:

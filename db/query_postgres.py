@@ -49,7 +49,7 @@ def query(connection: Any, sql: str, limit: int, timeout_s: float) -> tuple[list
     connection.execute("SET TIME ZONE 'UTC'")
     _make_views(connection, mentioned(sql))
     connection.commit()
-    with _explained(timeout_s):
+    with _explained(sql, timeout_s):
         _check(connection, sql)
         connection.rollback()
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -107,7 +107,7 @@ def _text(sql: str) -> bytes:
 
 
 @contextmanager
-def _explained(timeout_s: float) -> Iterator[None]:
+def _explained(sql: str, timeout_s: float) -> Iterator[None]:
     import psycopg
 
     try:
@@ -117,4 +117,4 @@ def _explained(timeout_s: float) -> Iterator[None]:
     except psycopg.Error as error:
         if error.sqlstate is None:  # the server is gone
             raise
-        raise refused((error.diag.message_primary or str(error)).strip()) from error
+        raise refused((error.diag.message_primary or str(error)).strip(), sql) from error

@@ -35,7 +35,7 @@ def query(url: URL, sql: str, limit: int, timeout_s: float) -> tuple[list[str], 
             connection.execute(statement)
         readable = _read_by(connection, views)
         connection.set_authorizer(lambda *asked: _decide(readable, *asked))
-        with _explained(connection, timeout_s):
+        with _explained(connection, sql, timeout_s):
             cursor = connection.execute(sql)
             return [column[0] for column in cursor.description or ()], cursor.fetchmany(limit)
 
@@ -91,7 +91,7 @@ def _may_be_read(
 
 
 @contextmanager
-def _explained(connection: sqlite3.Connection, timeout_s: float) -> Iterator[None]:
+def _explained(connection: sqlite3.Connection, sql: str, timeout_s: float) -> Iterator[None]:
     deadline = time.monotonic() + timeout_s
     connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS)
     try:
@@ -99,4 +99,4 @@ def _explained(connection: sqlite3.Connection, timeout_s: float) -> Iterator[Non
     except (sqlite3.Error, sqlite3.Warning) as error:
         if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
             raise too_slow(timeout_s) from error
-        raise refused(str(error)) from error
+        raise refused(str(error), sql) from error

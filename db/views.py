@@ -91,7 +91,8 @@ def _results(t: Tables) -> Select[Any]:
         select(
             tasks.job, tasks.id, found.attempt, tasks.stage, cells.model, cells.variant, tasks.target, *axes,
             tasks.toolchain, found.metric, found.unit, found.median, found.samples, found.batch, found.prompt_tokens,
-            found.context, attempts.node, attempts.places, attempts.versions, attempts.ended_at,
+            found.context["new_tokens"].as_integer(), found.context, attempts.node, attempts.places, attempts.versions,
+            attempts.ended_at,
         )
         .join(t["attempts"], attempts.id == found.attempt)
         .join(t["tasks"], tasks.id == attempts.task)
@@ -164,7 +165,7 @@ VIEWS: dict[str, View] = {
         _said(
             "job", "task", "attempt", "stage", "model", "variant", "target",
             *(name for name in AXES if name != "toolchain"), "toolchain", "metric", "unit", "median", "samples",
-            "batch", "prompt_tokens", "context", "node", "devices", "versions", "measured_at",
+            "batch", "prompt_tokens", "new_tokens", "context", "node", "devices", "versions", "measured_at",
             target=_TARGET, samples="JSON", context="JSON: what else it was measured under", versions="JSON",
             devices=_DEVICES,
         ),

@@ -24,8 +24,8 @@ def query(
 ) -> None:
     """Ask the database in SQL.
 
-    What is read are views that stay as they are from release to release; nothing can be written. For example:
-    haloctl query "select variant, min(median) from results where metric = 'itl_ms' group by variant"
+    What is read are views that stay as they are from release to release; nothing can be written. Times are in UTC.
+    For example: haloctl query "select variant, min(median) from results where metric = 'itl_ms' group by variant"
     """
     from db.query import query as ask
     from jobs.errors import BadSetting

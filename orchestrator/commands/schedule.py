@@ -7,7 +7,7 @@ import typer
 if TYPE_CHECKING:
     from orchestrator.context import Context
 
-app = typer.Typer(help="Submit a job again and again, at certain times: the head does so.", no_args_is_help=True)
+app = typer.Typer(help="List schedules, by which the head submits jobs again and again at certain times; make them.")
 
 NAME = typer.Argument(..., help="A schedule's name.")
 JSON = typer.Option(False, "--json", help="Answer in JSON.")
@@ -45,9 +45,20 @@ def add(
     output.note(f"schedule {made.name}: {schedule_rows.times(made)}; next {schedule_rows.next_time(made)}")
 
 
+@app.callback(invoke_without_command=True)
+def schedule(context: typer.Context, json: bool = JSON, csv: bool = CSV) -> None:
+    """List schedules, by which the head submits jobs again and again at certain times; make them."""
+    if context.invoked_subcommand is None:
+        _list(json=json, csv=csv)
+
+
 @app.command("list")
 def list_schedules(json: bool = JSON, csv: bool = CSV) -> None:
     """List them, with what came of each the last time."""
+    _list(json=json, csv=csv)
+
+
+def _list(*, json: bool, csv: bool) -> None:
     from db import schedules
     from orchestrator import output
     from orchestrator.context import opened

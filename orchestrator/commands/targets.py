@@ -110,7 +110,7 @@ def remove(
 @app.command("import")
 def import_targets(
     file: Path = typer.Argument(..., help="CSV, JSON or Markdown; `haloctl targets --json` and --csv print such."),
-    source: str | None = typer.Option(None, "--source", help="Where rows without a source were read."),
+    source: str | None = typer.Option(None, "--source", help="Where the page, or rows without a source, were read."),
     target: str = TARGET,
     batch: int | None = BATCH,
     prompt_tokens: int | None = PROMPT,

@@ -86,9 +86,10 @@ class TargetRow(BaseModel):
 def read(path: Path, defaults: Mapping[str, Any], recorded_by: str, now: datetime, tp: int = 1) -> list[QuotedTarget]:
     """The targets of a file; `defaults` are for what its rows leave open. Raises FileError, which names the line.
 
-    `tp` is of the variants of a tracker's page whose names don't say it.
+    `tp` is of the variants of a tracker's page whose names don't say it. Where `defaults` name no source, such a page
+    itself is the source.
     """
-    page = partial(_markdown, tp=tp)
+    page = partial(_markdown, tp=tp, origin=defaults.get("source", path.name))
     readers: dict[str, Callable[[Path, str], Iterator[Found]]] = {
         ".csv": _csv,
         ".json": _json,
@@ -151,12 +152,12 @@ def _json(path: Path, text: str) -> Iterator[Found]:
     yield from ((None, row) for row in rows)
 
 
-def _markdown(path: Path, text: str, tp: int) -> Iterator[Found]:
+def _markdown(path: Path, text: str, tp: int, origin: str) -> Iterator[Found]:
     for table in tables_of(text):
         if set(table.columns) >= NAMED:
             yield from _named_rows(table)
         elif quoted := [column for column in table.columns if column.lower().startswith("target")]:
-            yield from _tracker_rows(path, table, quoted, tp)
+            yield from _tracker_rows(path, table, quoted, tp, origin)
 
 
 def _named_rows(table: MarkdownTable) -> Iterator[Found]:
@@ -164,7 +165,7 @@ def _named_rows(table: MarkdownTable) -> Iterator[Found]:
         yield line, {name: cell.text for name, cell in zip(table.columns, cells, strict=True)}
 
 
-def _tracker_rows(path: Path, table: MarkdownTable, quoted: Iterable[str], tp: int) -> Iterator[Found]:
+def _tracker_rows(path: Path, table: MarkdownTable, quoted: Iterable[str], tp: int, origin: str) -> Iterator[Found]:
     """`(200.2, 9.6)` in a column such as `Target(vLLM-PyTorch)`."""
     for line, cells in table.rows:
         for column in quoted:
@@ -173,7 +174,7 @@ def _tracker_rows(path: Path, table: MarkdownTable, quoted: Iterable[str], tp: i
                 found = latencies(cell.beside_links)
             except ValueError as error:
                 raise FileError(str(path), line, column, str(error)) from error
-            said = {"variant": _variant(cells[0].text, tp), "source": _source(path, column, cell)}
+            said = {"variant": _variant(cells[0].text, tp), "source": _source(origin, column, cell)}
             yield from ((line, said | {"metric": metric, "value": value}) for metric, value in found.items())
 
 
@@ -185,5 +186,5 @@ def _variant(name: str, tp: int) -> str:
         return name
 
 
-def _source(path: Path, column: str, cell: Cell) -> str:
-    return " ".join((f"{column} in {path.name}", *(address for _, address in cell.links)))
+def _source(origin: str, column: str, cell: Cell) -> str:
+    return " ".join((f"{column} in {origin}", *(address for _, address in cell.links)))

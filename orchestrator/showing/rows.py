@@ -17,7 +17,8 @@ from orchestrator.output import quantity, seconds
 JOB_COLUMNS = ("job", "name", "model", "state", "done", "tasks", "stuck", "submitted_by", "submitted_at", "origin")
 RESULT_COLUMNS = (
     "job", "task", "model", "variant", "target", *AXES, "stage",
-    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "device", "node", "versions", "context", "when",
+    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "new_tokens", "device", "node", "versions", "context",
+    "when",
 )  # fmt: skip
 ARTIFACT_COLUMNS = ("job", "task", "stage", "subject", "target", "name", "kind", "sha256", "size_bytes", "path", "when")
 AGE = re.compile(r"(\d+)([mhd])")
@@ -190,6 +191,7 @@ def result(row: ResultRow) -> dict[str, Any]:
         "samples": list(row.samples),
         "batch": row.batch,
         "prompt_tokens": row.prompt_tokens,
+        "new_tokens": row.context.get("new_tokens"),
         "device": devices(row.devices),
         "node": row.node,
         "versions": dict(row.versions),
@@ -206,6 +208,8 @@ def result_columns(*, with_toolchain: bool) -> tuple[str, ...]:
 
 def result_line(found: Mapping[str, Any], *, with_toolchain: bool) -> tuple[str, ...]:
     """A measurement in a table."""
+    from orchestrator.showing.pivoting import WORKLOAD_SIGNS, workload_text
+
     return (
         found["variant"],
         found["target"],
@@ -213,17 +217,10 @@ def result_line(found: Mapping[str, Any], *, with_toolchain: bool) -> tuple[str,
         found["metric"],
         quantity(found["median"], found["unit"]),
         str(len(found["samples"])),
-        _workload(found),
+        workload_text(tuple((name, found[name]) for name in WORKLOAD_SIGNS if found[name] is not None)),
         found["job"] + (" (imported)" if "imported_from" in found["context"] else ""),
         when(found["when"]),
     )
-
-
-def _workload(found: Mapping[str, Any]) -> str:
-    from orchestrator.showing.pivoting import WORKLOAD_SIGNS, workload_text
-
-    said = {**found["context"], **found}
-    return workload_text(tuple((name, said[name]) for name in WORKLOAD_SIGNS if said.get(name) is not None))
 
 
 def artifact(row: ArtifactRow, path: str) -> dict[str, Any]:

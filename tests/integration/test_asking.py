@@ -109,6 +109,11 @@ def test_a_database_is_moved_in_a_file(haloctl: Command, monkeypatch: pytest.Mon
     assert [row["value"] for row in rows(haloctl, "targets")] == [9.6]
 
 
+@pytest.mark.parametrize("group", ["schedule", "targets"])
+def test_a_group_without_a_command_lists(haloctl: Command, group: str) -> None:
+    assert haloctl(group, "--json") == haloctl(group, "list", "--json") == Said(0, "[]\n", "")
+
+
 def test_an_empty_answer_says_whether_filters_or_the_database_are_the_reason(haloctl: Command, tmp_path: Path) -> None:
     assert haloctl("results").err.startswith("no measurements yet: `haloctl submit demo --wait`")
     assert haloctl("matrix").err.startswith("no variants yet: `haloctl submit demo --wait`")

@@ -93,6 +93,25 @@ def test_nothing_is_written(database: Database, store: Store) -> None:
     assert everything(database) == before
 
 
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT mediam FROM results", ("mediam", "(did you mean median?)", "results has job, task, attempt")),
+        ("SELECT r.mediam FROM results r", ("mediam", "(did you mean median?)", "new_tokens")),
+        ("SELECT speed FROM nodes", ("speed", "; nodes has node, host")),
+        ("SELECT * FROM result", ("result", "(did you mean results?)", "there are jobs, tasks, cells")),
+        ("SELECT * FROM measurements", ("measurements", "jobs, tasks, cells, attempts, results")),
+        ("SELECT median FRM results", ("syntax error", "haloctl query --views")),
+    ],
+)
+def test_a_name_that_is_not_there_is_told_with_those_that_are(
+    database: Database, sql: str, told: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadSetting) as refused:
+        ask(database, sql)
+    assert [part for part in told if part not in str(refused.value)] == []
+
+
 HIDDEN = [
     "SELECT environment FROM main.attempts",
     "SELECT environment FROM public.attempts",

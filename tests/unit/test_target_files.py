@@ -89,6 +89,8 @@ def test_a_trackers_page_gives_the_targets_of_its_benchmark_table(tmp_path: Path
         ("llama3.1-8B-FP16-TP1", "mi300x", 4, "itl_ms", 9.9, "ms"),
     ]
     assert {one.source for one in found} == {"Target(vLLM-PyTorch) in page.md https://site/run"}
+    given = rows_of(tmp_path, "page.md", PAGE, source="https://wiki/halo")
+    assert {one.source for one in given} == {"Target(vLLM-PyTorch) in https://wiki/halo https://site/run"}
 
 
 @pytest.mark.parametrize(
