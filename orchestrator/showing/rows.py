@@ -17,8 +17,8 @@ from orchestrator.output import quantity, seconds
 JOB_COLUMNS = ("job", "name", "model", "state", "done", "tasks", "stuck", "submitted_by", "submitted_at", "origin")
 RESULT_COLUMNS = (
     "job", "task", "model", "variant", "target", *AXES, "stage",
-    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "new_tokens", "device", "node", "versions", "context",
-    "when",
+    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "new_tokens", "device", "node", "versions",
+    "context", "when",
 )  # fmt: skip
 ARTIFACT_COLUMNS = ("job", "task", "stage", "subject", "target", "name", "kind", "sha256", "size_bytes", "path", "when")
 AGE = re.compile(r"(\d+)([mhd])")
