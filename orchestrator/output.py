@@ -5,10 +5,10 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # rich is slow to import, and only a terminal needs it
     from rich.console import Console
@@ -31,6 +31,7 @@ STYLES = {
 
 FIRST_WORD = re.compile(r"\w*")
 PICTURE_WIDTH = 124
+LEAST_WIDTH = 10  #: of a column that can be broken
 WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  #: a picture fetches nothing; monospace will do
 
 
@@ -92,13 +93,16 @@ def styled(text: str) -> "Text":
     return Text(text, style=STYLES.get(FIRST_WORD.match(text)[0], ""))  # type: ignore[index]
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> "Table":
-    """A table without lines, for people and for `awk`."""
+def make_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), whole: Container[str] = ()
+) -> "Table":
+    """A table without lines, for people and for `awk`; cells of `whole` columns are never broken."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column in whole)
     for row in rows:
         table.add_row(*(styled(cell) for cell in row))
     return table
@@ -106,16 +110,56 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Seq
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Print a table as the answer."""
-    if is_terminal():
-        _console().print(make_table(columns, rows, right))
-    else:
-        raw(plain_table(columns, rows, right))
+    lines = list(rows)
+    if not is_terminal():
+        raw(plain_table(columns, lines, right))
+        return
+    console = _console()
+    shown, kept, equal = narrowed(columns, lines, console.width)
+    if equal:
+        console.print(equal, soft_wrap=True)
+    console.print(make_table(shown, kept, right, unbroken(shown, kept, right, console.width)))
+
+
+def narrowed(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[str]], str]:
+    """Where a table is wider, it without the columns that are equal in all rows, and a line that says those."""
+    if len(rows) < 2 or _width(columns, rows) <= width:
+        return columns, rows, ""
+    cells = {column: {row[index] for row in rows} for index, column in enumerate(columns)}
+    equal = [column for column in columns if column and len(cells[column]) == 1]
+    kept = [index for index, column in enumerate(columns) if column not in equal]
+    if not kept:
+        return columns, rows, ""
+    said = ", ".join(f"{column} {value}" for column in equal if (value := next(iter(cells[column]))))
+    return (
+        [columns[index] for index in kept],
+        [[row[index] for index in kept] for row in rows],
+        f"in all rows: {said}" if said else "",
+    )
+
+
+def unbroken(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], width: int
+) -> tuple[str, ...]:
+    """The columns that are not broken where a table is wider: numbers, and the first one, if there is room for them."""
+    widths = {column: _width([column], [[row[index]] for row in rows]) for index, column in enumerate(columns)}
+    numbers = [column for column in columns if column in right]
+    for wanted in ((*numbers, columns[0]), numbers):
+        others = len(columns) - len(set(wanted))
+        if sum(widths[column] + 2 for column in {*wanted}) + others * LEAST_WIDTH <= width:
+            return tuple(wanted)
+    return ()
+
+
+def _width(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    return len(plain_table(columns, rows).partition("\n")[0])
 
 
 def fits(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
     """Whether a table is no wider than the terminal; where nobody looks, every table is."""
-    first_line = plain_table(columns, rows).partition("\n")[0]
-    return not is_terminal() or len(first_line) <= shutil.get_terminal_size().columns
+    return not is_terminal() or _width(columns, rows) <= shutil.get_terminal_size().columns
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
@@ -201,7 +245,8 @@ def matrix_picture(
 def _print_matrix(
     console: "Console", columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str]
 ) -> None:
-    console.print(make_table(columns, rows))
+    lines = list(rows)
+    console.print(make_table(columns, lines, whole=unbroken(columns, lines, (), console.width)))
     for count, text in enumerate(notes):
         if not count:
             console.print()

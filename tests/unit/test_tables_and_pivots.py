@@ -14,7 +14,7 @@ from db.targets import QuotedTarget
 from jobs.errors import BadSetting
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.variants import Attention, Axes, Precision
-from orchestrator.output import number, plain_table
+from orchestrator.output import narrowed, number, plain_table, unbroken
 from orchestrator.reporting import charts, html, markdown
 from orchestrator.reporting.changes import changes, shifts
 from orchestrator.reporting.collecting import FailedTask, Filters, Report
@@ -115,6 +115,24 @@ def test_a_rounded_number_shows_three_digits_and_one_that_was_written_down_stays
     assert [number(value) for value in values] == [
         "0.800", "0.8", "10.0", "100", "1000", "100", "12346", "0.0146", "2",
     ]  # fmt: skip
+
+
+def test_a_table_that_is_too_wide_says_once_what_is_equal_in_all_rows() -> None:
+    columns, rows = (
+        ("variant", "target", "noise", "batch"),
+        [("tiny-FP16", "cpu", "", "1"), ("tiny-FP16", "cpu", "", "4")],
+    )
+    assert narrowed(columns, rows, 80) == (columns, rows, "")
+    assert narrowed(columns, rows, 20) == (["batch"], [["1"], ["4"]], "in all rows: variant tiny-FP16, target cpu")
+    assert narrowed(columns, rows[:1], 20) == (columns, rows[:1], "")
+    assert narrowed(columns, [rows[0], rows[0]], 20)[2] == ""  # not all of it may go
+
+
+def test_numbers_and_the_first_column_are_broken_last() -> None:
+    columns, rows = ("variant", "why", "ms"), [("tiny-FP16-TP1", "because " * 20, "1.33 ms")]
+    assert unbroken(columns, rows, ("ms",), 80) == ("ms", "variant")
+    assert unbroken(columns, rows, ("ms",), 30) == ("ms",)
+    assert unbroken(columns, rows, ("ms",), 20) == ()
 
 
 def test_an_answer_has_one_form() -> None:
