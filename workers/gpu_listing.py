@@ -272,7 +272,7 @@ def _users_of_amd(told: list[dict[str, Any]] | None, gpu_id: int | None) -> tupl
     if told is not None:
         found = [(_number(user["pid"]), str(user["name"] or ""), _number(user["held_bytes"])) for user in told]
         return tuple(GpuUser(pid, name, held) for pid, name, held in found if pid)
-    return None if gpu_id is None else kfd_users(gpu_id)
+    return None if gpu_id is None else (kfd_users([gpu_id]) or {}).get(gpu_id)
 
 
 def _unique_id(text: object) -> str:

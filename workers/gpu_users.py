@@ -11,7 +11,7 @@ a process itself holds stands in its fdinfo, in containers too (https://docs.ker
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,21 +65,32 @@ def kfd_nodes(sys: Path | None = None) -> list[KfdNode]:
     return found
 
 
-def kfd_users(gpu_id: int, sys: Path | None = None) -> tuple[GpuUser, ...] | None:
-    """The processes that have one GPU open, by the kernel's own books; None where it keeps none."""
-    processes = (sys or SYS) / KFD / "proc"
+def kfd_users(gpu_ids: Sequence[int], sys: Path | None = None) -> dict[int, tuple[GpuUser, ...]] | None:
+    """The processes that have the driver open, by GPU, by the kernel's own books; None where it keeps none.
+
+    What ended under the look is left out, and what is not for this container to read.
+    """
+    processes = f"{(sys or SYS) / KFD}/proc"
     try:
         pids = os.listdir(processes)
     except OSError:
         return None
-    found = []
-    for pid in pids:
-        held = _number_in(f"{processes}/{pid}/vram_{gpu_id}")
-        if held is not None:  # else it ended meanwhile, or the GPU is not for this container
-            is_small = 0 < held < ON_IT_BYTES  # one that computes holds its code at least
-            computes = is_small and bool(_number_in(f"{processes}/{pid}/stats_{gpu_id}/cu_occupancy"))
-            found.append(GpuUser(int(pid), "", held, computes))
-    return tuple(found)
+    found: dict[int, list[GpuUser]] = {gpu_id: [] for gpu_id in gpu_ids}
+    for pid in filter(str.isdecimal, pids):
+        folders = _folders_of(f"{processes}/{pid}")
+        for gpu_id in gpu_ids:
+            if held := [told for one in folders if (told := _number_in(f"{one}/vram_{gpu_id}")) is not None]:
+                is_little = 0 < sum(held) < ON_IT_BYTES  # one that computes holds its code at least
+                computes = is_little and any(_number_in(f"{one}/stats_{gpu_id}/cu_occupancy") for one in folders)
+                found[gpu_id].append(GpuUser(int(pid), "", sum(held), computes))
+    return {gpu_id: tuple(users) for gpu_id, users in found.items()}
+
+
+def _folders_of(process: str) -> list[str]:
+    """That of a process, and those of more contexts that it has: `context_ID`, with kernels that know such."""
+    with suppress(OSError):
+        return [process, *(f"{process}/{name}" for name in os.listdir(process) if name.startswith("context_"))]
+    return []
 
 
 def drm_bytes(pids: Iterable[int], render_minor: int) -> int | None:

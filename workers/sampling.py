@@ -3,8 +3,8 @@
 A thread beside the measured processes. It takes at most MOST_COST of one processor, tools of drivers included, and
 waits longer between its looks where one costs more. Measured: a look without GPUs takes 1 ms of processor time where
 what is measured has one thread, 2 ms where it has 20, 10 ms where it has 200. Of clocks only those of GPUs are read:
-asking for a processor's interrupts it. Tools are asked as often as half of that cost allows, so that what the kernel
-tells, who is on AMD's GPUs too, is seen in each look, however slow they are. Who is on 8 of those takes 2.4 ms more
+asking for a processor's interrupts it. Tools are asked as often as the rest of that cost allows, so that what the
+kernel tells, who is on AMD's GPUs too, is seen in each look, however slow they are. Who is on 8 of those takes 2 ms
 where the only processes are 8 of the attempt, 14 ms beside 192 others that have them open, 22 ms where those hold some.
 """
 
@@ -38,7 +38,6 @@ class Sampling:
         self._vendors = {device.kind: vendor for device in attempt.devices if (vendor := gpus.vendor_of(device.kind))}
         self._guard: int | None = None
         self._strangers = Strangers(attempt) if self._vendors else None
-        self._ask_at_s = 0.0  #: the tools again, not before
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="sampling", daemon=True)
 
@@ -53,15 +52,16 @@ class Sampling:
         self._thread.join()
 
     def _look_on(self) -> None:
-        pause_s, most_cost = self._every_s, MOST_COST / 2 if self._vendors else MOST_COST
+        pause_s, ask_at_s = self._every_s, 0.0
         while not self._is_over.wait(pause_s):
             began_s = time.thread_time()
-            found, took_s = self._asked() if time.monotonic() >= self._ask_at_s else ({}, 0.0)
-            self._ask_at_s = max(self._ask_at_s, time.monotonic() + took_s / most_cost)
+            found, took_s = self._asked() if time.monotonic() >= ask_at_s else ({}, 0.0)
             self.samples.append(self._sample(found))
             own_s = time.thread_time() - began_s
             self.cost_s += own_s + took_s
-            pause_s = max(self._every_s, own_s / most_cost)
+            pause_s = max(self._every_s, own_s / (MOST_COST / 2))
+            if took_s:
+                ask_at_s = time.monotonic() + took_s / (MOST_COST - own_s / pause_s)
 
     def _sample(self, found: Mapping[Device, Gpu]) -> Sample:
         machine, at_s = Machine(root=self._root), time.monotonic()

@@ -107,10 +107,11 @@ class Strangers:
         }
 
     def _by_kernel(self) -> dict[Device, Gpu]:
+        users = kfd_users([node.gpu_id for node in self._nodes.values()], self._sys) or {}
         return {
-            device: Gpu(device.index, device.kind, users=users, used_bytes=node.used_bytes(self._sys))
+            device: Gpu(device.index, device.kind, users=users[node.gpu_id], used_bytes=node.used_bytes(self._sys))
             for device, node in self._nodes.items()
-            if (users := kfd_users(node.gpu_id, self._sys)) is not None
+            if node.gpu_id in users
         }
 
     def _on(
@@ -155,12 +156,16 @@ class Strangers:
 
 
 def nodes_of(devices: Sequence[Device], nodes: Sequence[KfdNode]) -> dict[Device, KfdNode]:
-    """AMD's GPUs with what the kernel calls them: by their serial numbers, else by HIP's indices."""
-    known = by_serial(nodes)
-    found = {device: known[device.serial] for device in devices if device.serial in known}
-    if known:
-        return found
-    return {device: nodes[device.index] for device in devices if device.index < len(nodes)}
+    """AMD's GPUs with what the kernel calls them: by serial numbers, or HIP's indices where those are not told."""
+    known, found = by_serial(nodes), {}
+    for device in devices:
+        if known and device.serial:
+            node = known.get(device.serial)
+        else:
+            node = nodes[device.index] if device.index < len(nodes) else None
+        if node:
+            found[device] = node
+    return found
 
 
 def _held(users: Iterable[GpuUser]) -> int | None:

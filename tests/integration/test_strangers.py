@@ -184,7 +184,18 @@ def test_whoever_holds_memory_or_computes_is_a_stranger_and_a_monitor_is_none(
     found = seen(Strangers(on(AMD)))
     assert {(one.pid, one.held_bytes) for one in found} == {(holds, 2 * GIB), (computes, 8192)}
     assert found[0].who.startswith(f"pid {found[0].pid} ({Path(sys.executable).name[:15]}")
-    assert {user.is_on_it for user in kfd_users(books.gpu_id(CARD)) or ()} == {True, False}  # as in fitness
+    told = kfd_users([books.gpu_id(CARD), books.gpu_id(1 - CARD)]) or {}
+    assert [sum(user.is_on_it for user in users) for users in told.values()] == [2, 1]
+
+
+def test_all_contexts_of_a_process_count(books: KernelBooks, processes: ExitStack) -> None:
+    holds = process(processes)
+    books.give(CARD, holds, 40 * MIB)
+    assert seen(Strangers(on(AMD))) == []
+    more = books.kfd / "proc" / str(holds) / "context_1"
+    more.mkdir()
+    (more / f"vram_{books.gpu_id(CARD)}").write_text(f"{40 * MIB}\n")
+    assert [one.held_bytes for one in seen(Strangers(on(AMD)))] == [80 * MIB]
 
 
 def test_processes_below_the_guard_are_no_strangers(books: KernelBooks, processes: ExitStack) -> None:
@@ -216,7 +227,7 @@ def test_what_vanished_or_can_not_be_read_is_no_stranger(books: KernelBooks, pro
     odd.mkdir(parents=True)  # not to be read by anybody, not even root
     (books.kfd / "proc" / "4711").mkdir()
     (books.kfd / "proc" / "4711" / f"vram_{books.gpu_id(CARD)}").write_text("")
-    assert kfd_users(books.gpu_id(CARD)) == ()
+    assert kfd_users([books.gpu_id(CARD)]) == {books.gpu_id(CARD): ()}
     assert seen(strangers) == []
     holds = process(processes)
     books.give(CARD, holds, GIB)
@@ -225,7 +236,7 @@ def test_what_vanished_or_can_not_be_read_is_no_stranger(books: KernelBooks, pro
 
 def test_a_machine_without_the_drivers_books_tells_of_nobody(tmp_path: Path) -> None:
     assert kfd_nodes(tmp_path) == []
-    assert kfd_users(41463, tmp_path) is None
+    assert kfd_users([41463], tmp_path) is None
     assert seen(Strangers(on(AMD), tmp_path)) == []
 
 
@@ -316,7 +327,7 @@ def test_one_rule_says_who_is_on_a_gpu_before_after_and_meanwhile(books: KernelB
     holds = process(processes)
     books.give(CARD, holds, 65 * MIB)
     books.give(CARD, process(processes), 63 * MIB)
-    users = kfd_users(books.gpu_id(CARD))
+    users = (kfd_users([books.gpu_id(CARD)]) or {})[books.gpu_id(CARD)]
     listing = Listing("amd", "rocm-smi", (Gpu(CARD, NAMES["mi300x"], used_bytes=IDLE_BYTES, users=users),))
     (trouble,) = fitness.troubles([replace(AMD, serial="")], listing)
     assert trouble.reason.startswith(f"in use by pid {holds} ")
