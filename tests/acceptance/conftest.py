@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.haloctl import Done, Haloctl, opened, short_folder
-from tests.acceptance.jobs import EVERYTHING
+from tests.acceptance.jobs import EVERYTHING, ONE_EXPORT
 from tests.side_by_side import made_once
 
 
@@ -35,7 +35,8 @@ def known_model(temporary: Path, common_folder: Path) -> Path:
 
     def make(folder: Path) -> None:
         with opened(folder, temporary) as haloctl:
-            haloctl.answer("submit", haloctl.job(**EVERYTHING), "--dry-run")
+            for job in (EVERYTHING, ONE_EXPORT):  # one asks how it is split over 1 and 2 devices, the other over 1
+                haloctl.answer("submit", haloctl.job(**job), "--dry-run")
 
     return made_once(common_folder / "known-model", make) / "data"
 

@@ -1,4 +1,4 @@
-"""The jobs of these tests. All ask the same of the model, so that it is looked at once."""
+"""The jobs of these tests. All ask of the model what `EVERYTHING` or `ONE_EXPORT` asks: it is looked at twice."""
 
 from typing import Any
 
