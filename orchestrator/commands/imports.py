@@ -158,7 +158,10 @@ def _keep(found: "FoundFile", file: Path, node: str | None) -> None:
     with opened() as context:
         kept = imports.take_in(context.database, found.cells, file.name, getpass.getuser(), node or imports.NODE)
     for job, count in kept.known.items():
-        output.note(f"{file}: {output.count(count, 'result')} imported before, as job {job}")
+        output.note(f"{file}: {output.count(count, 'cell')} imported before, as job {job}")
     for job in kept.jobs:
         output.answer(job)
-    output.note(f"{file}: {output.count(kept.cells, 'result')} imported")
+    if kept.cells:
+        output.note(f"{file}: {output.count(kept.cells, 'cell')} imported")
+    else:
+        output.note(f"{file}: nothing new; to read it otherwise, `haloctl import remove JOB` first")

@@ -121,7 +121,24 @@ def notes(rows: Sequence[MatrixRow]) -> list[str]:
             for warning in cell.warnings:
                 found.setdefault(f"warning: {warning}", []).append(where)
     said = [f"{text}: {_grouped(places)}" for text, places in found.items()]
-    return [*said, *([LEGEND] if any("mfma_prefill" in _metrics(row) for row in rows) else [])]
+    legend = [LEGEND] if any("mfma_prefill" in _metrics(row) for row in rows) else []
+    return [*said, *_timed(rows), *legend]
+
+
+def _timed(rows: Sequence[MatrixRow]) -> list[str]:
+    """Of which workload TTFT and ITL are, where there are several."""
+    timed = [
+        [(found.batch, found.prompt_tokens) for found in cell.metrics if found.metric == "ttft_ms"]
+        for row in rows
+        for cell in row.stages.values()
+        if "ttft_ms" in {found.metric for found in cell.metrics}
+    ]
+    if not any(len(set(workloads)) > 1 for workloads in timed):
+        return []
+    first, *others = {workloads[0] for workloads in timed}
+    told = [f"{name} {size}" for name, size in zip(("batch", "prompt"), first, strict=True) if size is not None]
+    which = "each variant's smallest batch and shortest prompt" if others else ", ".join(told)
+    return [f"TTFT and ITL: {which}; `haloctl results --pivot date` has those of all workloads"]
 
 
 def _metrics(row: MatrixRow) -> set[str]:

@@ -59,7 +59,7 @@ def test_a_trackers_page_is_its_matrix_and_its_benchmark_table_again(haloctl: Co
     (tmp_path / "page.md").write_text(PAGE)
     done = haloctl("import", "tracker", "page.md", "--date", "2024-10-25", *WORKLOAD)
     assert (done.code, len(done.out.split())) == (0, 2)
-    assert "4 results imported" in done.err
+    assert "4 cells imported" in done.err
     assert haloctl("targets", "import", "page.md", *WORKLOAD).code == 0
     shown = haloctl("results", "--pivot", "date").out
     for text in ("llama3.1-8B-FP16-TP1", "(320, 9.9) *", "(310, 9.7) *", "(300, 9.1)", "* imported from page.md"):

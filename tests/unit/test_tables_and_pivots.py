@@ -1,5 +1,6 @@
 """Tables as text, Markdown and Parquet; runs by date beside their targets; what a report tells of changes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from db.imported import DIGEST
-from db.matrix import CellRow, MatrixRow
+from db.matrix import CellRow, MatrixRow, Median
 from db.runs import Run
 from db.targets import QuotedTarget
 from jobs.errors import BadSetting
@@ -18,7 +19,7 @@ from orchestrator.output import narrowed, number, plain_table, unbroken
 from orchestrator.reporting import charts, html, markdown
 from orchestrator.reporting.changes import changes, shifts
 from orchestrator.reporting.collecting import FailedTask, Filters, Report
-from orchestrator.showing import grouping, pivoting
+from orchestrator.showing import grouping, matrix_view, pivoting
 from orchestrator.showing.forms import Form, Shown, markdown_table, write_parquet
 
 NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
@@ -168,6 +169,21 @@ def test_a_change_is_a_verdict_that_is_another() -> None:
     assert [(one.was, one.now) for one in changes([], [row(passed)])] == [("", "PASS")]
     assert changes([row(passed)], [row(cell(TaskState.CACHED))]) == []
     assert changes([row(passed)], [row(pending)]) == []
+
+
+def timed(*workloads: tuple[int, int]) -> MatrixRow:
+    medians = tuple(Median("ttft_ms", "ms", 9.0, *workload) for workload in workloads)
+    return replace(row(BROKEN), stages={"benchmark": replace(cell(TaskState.SUCCEEDED), metrics=medians)})
+
+
+def test_a_matrix_says_of_which_of_several_workloads_its_times_are() -> None:
+    several = "; `haloctl results --pivot date` has those of all workloads"
+    assert matrix_view.notes([timed((1, 32)), timed((1, 32))]) == []
+    assert matrix_view.notes([timed((1, 32), (4, 32)), timed((1, 32))]) == [
+        f"TTFT and ITL: batch 1, prompt 32{several}"
+    ]
+    (different,) = matrix_view.notes([timed((1, 32), (4, 32)), timed((2, 64))])
+    assert different == f"TTFT and ITL: each variant's smallest batch and shortest prompt{several}"
 
 
 def test_a_shift_is_told_of_the_same_place_only() -> None:
