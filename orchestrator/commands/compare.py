@@ -30,8 +30,8 @@ def compare(
     """Say whether B is faster or slower than A, equivalent, or how many more runs would tell.
 
     A and B are a job's id or the start of it, a task's or attempt's id, an engine (torch), a variant's name, a day
-    (2026-11-20) or a time (2026-11-01..2026-11-08, 7d..), or job:, variant:, toolchain:, engine:, model:, target:,
-    node:, result: with a name or pattern; several are joined by commas: engine:torch,7d..
+    (2026-11-20) or a time (2026-11-01..2026-11-08: until the end of that day; 7d..), or job:, variant:, toolchain:,
+    engine:, model:, target:, node:, result: with a name or pattern; several are joined by commas: engine:torch,7d..
 
     Runs are paired by device, workload and metric. A run counts once, however many repetitions it has. Intervals are
     such that of a table's verdicts at most 1 in 100 comes from noise.

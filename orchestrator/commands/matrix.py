@@ -1,10 +1,14 @@
 """`haloctl matrix`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from orchestrator.commands.form_options import CSV, JSON, MARKDOWN, PARQUET
+
+if TYPE_CHECKING:
+    from orchestrator.showing.matrix_view import View
 
 
 def matrix(
@@ -38,8 +42,21 @@ def matrix(
     view = matrix_view.view(rows)
     if form.svg:
         title = " ".join(filter(None, ("haloctl matrix", job)))
-        output.matrix_picture(form.svg, title, view.columns, view.rows, view.notes)
+        _draw(form.svg, title, view)
         return
     found = [dict(zip(view.columns, row, strict=True)) for row in view.rows]
     nothing = nothing_found("variants", job, model, variant, target, toolchain)
     form.give(found, view.columns, Shown(view.columns, view.rows, notes=view.notes), nothing)
+
+
+def _draw(file: Path, title: str, view: "View") -> None:
+    import os
+
+    from jobs.errors import StorageUnusable
+    from orchestrator import output
+
+    try:
+        output.matrix_picture(file, title, view.columns, view.rows, view.notes)
+    except OSError as error:
+        raise StorageUnusable(str(file), f"{os.strerror(error.errno or 0)}; name another file") from error
+    output.note(f"written: {file}")

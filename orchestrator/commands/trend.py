@@ -26,7 +26,9 @@ def trend(
     since: str = typer.Option(None, "--since", help="A date or time (2026-11-20), or an age: 90m, 12h, 7d."),
     until: str = typer.Option(None, "--until", help="A date or time, or an age."),
     disturbed: bool = typer.Option(False, "--disturbed", help="Also what something else disturbed."),
-    output: Path = typer.Option(None, "--output", "-o", help="Draw it into a file: .svg, .png or .pdf."),
+    output: Path = typer.Option(
+        None, "--output", "-o", help="Draw it into a file: .svg, .png or .pdf.", dir_okay=False
+    ),
     json: bool = typer.Option(False, "--json", help="Answer in JSON."),
     csv: bool = typer.Option(False, "--csv", help="Answer in CSV: a row for each run."),
 ) -> None:
@@ -72,11 +74,23 @@ def trend(
         found = trends.series_of(runs(context.database, chosen))
         found = trends.named(found, identities_of(context.database, trends.attempts_beside(found)))
     if output is not None and found:
-        plots.to_file(output, found)
+        _draw(output, found)
     nothing = nothing_found(f"measurements of {metric}", *filters)
     _print(found, nothing, json=json, csv=csv)
     if output is not None and found:
         answer.note(f"written: {output}")
+
+
+def _draw(file: Path, found: "list[Series]") -> None:
+    import os
+
+    from jobs.errors import StorageUnusable
+    from orchestrator.deciding import plots
+
+    try:
+        plots.to_file(file, found)
+    except OSError as error:
+        raise StorageUnusable(str(file), f"{os.strerror(error.errno or 0)}; name another file") from error
 
 
 def _print(found: "list[Series]", nothing: str, *, json: bool, csv: bool) -> None:

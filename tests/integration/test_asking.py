@@ -124,6 +124,13 @@ def test_an_empty_answer_says_whether_filters_or_the_database_are_the_reason(hal
         assert (done.code, "match: without filters" in done.err) == (0, True)
 
 
+@pytest.mark.parametrize("form", [("matrix", "--svg"), ("matrix", "--parquet"), ("report", "--output")])
+def test_a_file_that_cannot_be_written_is_told_with_the_remedy(haloctl: Command, form: tuple[str, str]) -> None:
+    done = haloctl(*form, f"none/x{'.md' if form[0] == 'report' else form[1].replace('--', '.')}")
+    assert done.code == 6
+    assert "No such file or directory; name another file" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
