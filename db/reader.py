@@ -169,7 +169,7 @@ class SnapshotReader:
         self._ran = {attempt: self._ran[attempt] for attempt in wanted.values() if attempt in self._ran}
         for part in parts(sorted(set(wanted.values()) - self._ran.keys())):
             self._ran |= rows.places(connection, part)
-        return {task: self._ran[attempt] for task, attempt in wanted.items()}
+        return {task: self._ran.get(attempt, ()) for task, attempt in wanted.items()}
 
     def _read_locks(self, connection: Connection, names: frozenset[str]) -> Mapping[str, KeptLock]:
         """Read what toolchains stand for, where that may have changed."""

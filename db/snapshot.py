@@ -56,7 +56,7 @@ class OpenTask:
     @cached_property
     def wants(self) -> Hashable:
         """The same for all tasks that need the same; there are thousands in a decision, and few of them are new."""
-        return (*vars(self.resources).values(), self.pin, self.avoids, self.favoured)
+        return (*vars(self.resources).values(), self.pin, self.avoids)
 
     @property
     def attempts(self) -> int:

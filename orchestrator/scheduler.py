@@ -198,7 +198,8 @@ class _Decision:
         if want is None:
             return None
         if want.is_possible and not want.is_full:
-            places = self._board.place(want, ends_of(0.0, task.expected_s, task.timeout_s))
+            ends = ends_of(0.0, task.expected_s, task.timeout_s)
+            places = self._board.place_as_before(task, want, ends) or self._board.place(want, ends)
             if places is not None:
                 self._actions.append(Start(task, places))
                 return None

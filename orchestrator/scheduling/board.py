@@ -44,7 +44,6 @@ class Want:
     opening: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
     is_full: bool = False  #: what has room now, whoever that is kept for, is too little
     failure: Failure | None = None  #: no node can do it, nor will be able to by itself
-    favoured: Sequence[Spot] = ()  #: that are taken first where they are free
 
     def concerns(self, room: Room) -> bool:
         """Whether the room comes into question at all."""
@@ -105,12 +104,19 @@ class Board:
         """The nodes that are to build a toolchain for what was asked for, by its name: now, so as to disturb nobody."""
         return to_build(self._choices, {name for name, room in self._all.items() if room.is_quiet})
 
+    def place_as_before(self, task: OpenTask, want: Want, ends: Ends) -> tuple[Place, ...] | None:
+        """Give a task what it wants where what it is compared with ran, if that is free now and kept for nobody."""
+        for places in () if want.share.devices else task.favoured:
+            spot = self.spot_of(task, places)
+            room = self._all[spot.node] if spot else None
+            if spot and room and want.concerns(room) and room.hold is None:
+                share = Share(want.share.need, spot.devices)
+                if room.fits(share):
+                    return (Place(spot.node, room.take(share, ends)),)
+        return None
+
     def place(self, want: Want, ends: Ends) -> tuple[Place, ...] | None:
         """Give a task all that it wants, if that is to be had now; `ends` says when it would give it back."""
-        for spot in want.favoured:
-            room, share = self._all[spot.node], Share(want.share.need, spot.devices)
-            if want.concerns(room) and room.hold is None and room.fits(share):
-                return (Place(room.node.id, room.take(share, ends)),)
         count = want.share.need.nodes
         found = _fitting(want, count)
         if len(found) < count and self._held:
@@ -194,7 +200,6 @@ class Board:
         want = Want(share, words.waits_for_room(need, None), rooms=self._in_order(need))
         if avoids:
             self._avoid(want, avoids)
-        want.favoured = [found for places in task.favoured if (found := self.spot_of(task, places))]
         return want
 
     def _impossible_want(self, share: Share) -> Want:

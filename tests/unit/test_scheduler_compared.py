@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from db.store import KeptLock
-from jobs.state import TaskState
+from jobs.state import ENDED, TaskState
 from jobs.task import Device, Node, Pin, Place
 from jobs.toolchains import Lock
 from orchestrator.scheduler import Wait
@@ -127,3 +129,31 @@ def test_devices_that_history_is_of_go_first_where_they_are_free_and_nobody_wait
 def test_two_with_the_same_history_share_nothing() -> None:
     tasks = [task(name, gpus(1), favoured=((on("b", 5),),)) for name in ("01", "02")]
     assert started(decided(tasks, TWO)) == {"01": (on("b", 5),), "02": (on("a", 0),)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 2), st.sampled_from(TaskState)), min_size=2, max_size=10))
+def test_all_of_it_ends_and_nothing_begins_before_what_it_is_compared_with_has_ended(
+    chosen: list[tuple[int, int, TaskState]],
+) -> None:
+    """Whatever is compared with what, on two nodes of two devices, however each comes out."""
+    names = [f"{number:02}" for number in range(len(chosen))]
+    tasks = {
+        name: task(name, gpus(count), after=names[earlier] if earlier < number else None)
+        for number, (name, (earlier, count, _)) in enumerate(zip(names, chosen, strict=True))
+    }
+    ends = {
+        name: state if state in ENDED else TaskState.SUCCEEDED
+        for name, (_, _, state) in zip(names, chosen, strict=True)
+    }
+    ran: dict[str, tuple[Place, ...]] = {}
+    for _ in names:
+        begun = started(decided(list(tasks.values()), [node("a", mi300x=2), node("b", mi300x=2)], ran=ran))
+        for name, places in begun.items():
+            earlier = tasks[name].after
+            assert earlier is None or tasks[earlier.removeprefix("0-")].state in ENDED
+            if earlier in ran and len(ran[earlier][0].devices) == len(places[0].devices):
+                assert places == ran[earlier]
+            tasks[name] = replace(tasks[name], state=ends[name])
+            if ends[name] in (TaskState.SUCCEEDED, TaskState.CACHED):
+                ran[tasks[name].id] = places
+    assert all(found.state in ENDED for found in tasks.values())
