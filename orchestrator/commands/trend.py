@@ -24,7 +24,7 @@ def trend(
     batch: int = typer.Option(None, "--batch", help="The workload's batch size.", min=1),
     prompt_tokens: int = typer.Option(None, "--prompt-tokens", help="Its prompt length.", min=1),
     since: str = typer.Option(None, "--since", help="A date or time (2026-11-20), or an age: 90m, 12h, 7d."),
-    until: str = typer.Option(None, "--until", help="A date or time, or an age."),
+    until: str = typer.Option(None, "--until", help="A date, to its end, or a time or an age."),
     disturbed: bool = typer.Option(False, "--disturbed", help="Also what something else disturbed."),
     output: Path = typer.Option(
         None, "--output", "-o", help="Draw it into a file: .svg, .png or .pdf.", dir_okay=False
@@ -53,10 +53,9 @@ def trend(
     if output is not None:
         plots.expect(output)
     filters = (model, variant, target, toolchain, node, batch, prompt_tokens, since, until)
-    begin, end = (
-        rows.point_in_time(time, datetime.now(UTC), option) if time else None
-        for option, time in (("--since", since), ("--until", until))
-    )
+    now = datetime.now(UTC)
+    begin = rows.point_in_time(since, now) if since else None
+    end = rows.end_in_time(until, now, "--until") if until else None
     chosen = Chosen(
         (metric,),
         model=model,

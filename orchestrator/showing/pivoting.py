@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from db.runs import DISTURBED, Run
 from db.targets import QuotedTarget, target_for
-from orchestrator.output import number
+from orchestrator.output import number, quantity
 from orchestrator.showing.forms import Shown
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _cell(rows: Sequence[PivotRow], metrics: Sequence[str] | None, value: Value)
     if not values:
         return ""
     if metrics is None:
-        return number(next(iter(values.values())))
+        return quantity(next(iter(values.values())), rows[0].unit)
     return f"({', '.join(number(values[name]) if name in values else '?' for name in metrics)})"
 
 

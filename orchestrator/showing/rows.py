@@ -22,12 +22,19 @@ RESULT_COLUMNS = (
 )  # fmt: skip
 ARTIFACT_COLUMNS = ("job", "task", "stage", "subject", "target", "name", "kind", "sha256", "size_bytes", "path", "when")
 AGE = re.compile(r"(\d+)([mhd])")
+DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 AGE_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def when(time: str) -> str:
     """A stored time (ISO 8601, UTC) in the reader's own zone, to the minute."""
     return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def end_in_time(text: str, now: datetime, option: str) -> datetime:
+    """What an end means: as of `point_in_time`, but a day is all of it."""
+    time = point_in_time(text, now, option)
+    return time + timedelta(days=1) if DAY.fullmatch(text.strip()) else time
 
 
 def point_in_time(text: str, now: datetime, option: str = "--since") -> datetime:

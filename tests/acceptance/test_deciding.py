@@ -55,7 +55,7 @@ def test_a_program_is_measured_against_itself(copied: Haloctl) -> None:
     assert (row["old_variant"], row["new_variant"], row["old_runs"], row["new_runs"]) == (TP1, TP1, 1, 1)
     assert row["places"] == ["local"]
     assert "against itself, in turns on local" in done.err
-    assert "ttft_ms (batch 1, prompt 32) scatters by " in done.err
+    assert "ttft_ms (batch 1, prompt 32, new " in done.err
     assert len(copied.json("results", "--metric", "ttft_ms", "--variant", TP1)) == 3
 
 

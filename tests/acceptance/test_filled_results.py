@@ -15,7 +15,7 @@ from tests.acceptance.jobs import NEW_TOKENS, PROMPT_TOKENS, REPETITIONS
 TP1, TP2 = "tiny-llama-FP16-TP1", "tiny-llama-FP16-TP2"
 RESULT_KEYS = {
     *("job", "task", "model", "variant", "target", "stage", "metric", "unit", "median", "samples"),
-    *("batch", "prompt_tokens", "device", "node", "versions", "context", "when"),
+    *("batch", "prompt_tokens", "new_tokens", "device", "node", "versions", "context", "when"),
     *AXES,
 }
 
@@ -120,7 +120,7 @@ def test_the_trackers_table_is_pasted_into_a_wiki(filled: Filled) -> None:
     table = filled.haloctl.answer("results", "--pivot", "date", "--markdown").splitlines()
     assert table[0].startswith("| variant")
     assert len([line for line in table if line.startswith(f"| {TP1} ")]) == 1
-    assert "(TTFT, ITL) in ms" in table[-1]
+    assert "cells are (TTFT, ITL) in ms, medians over the runs of a column" in table
 
 
 def test_results_answer_in_sql(filled: Filled) -> None:

@@ -109,6 +109,14 @@ def test_a_database_is_moved_in_a_file(haloctl: Command, monkeypatch: pytest.Mon
     assert [row["value"] for row in rows(haloctl, "targets")] == [9.6]
 
 
+def test_a_trend_until_a_day_has_that_day(haloctl: Command, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(PAGE)
+    haloctl("import", "tracker", "page.md", "--date", "2024-10-25", *WORKLOAD)
+    for day, medians in (("2024-10-24", []), ("2024-10-25", [9.9]), ("2024-11-01", [9.9, 9.7])):
+        found = rows(haloctl, "trend", "itl_ms", "--until", day)
+        assert [run["median"] for one in found for run in one["runs"]] == medians
+
+
 @pytest.mark.parametrize("group", ["schedule", "targets"])
 def test_a_group_without_a_command_lists(haloctl: Command, group: str) -> None:
     assert haloctl(group, "--json") == haloctl(group, "list", "--json") == Said(0, "[]\n", "")

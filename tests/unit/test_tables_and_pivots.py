@@ -65,7 +65,7 @@ def test_each_rows_newest_value_is_held_against_its_target() -> None:
 def test_a_pivot_marks_what_was_imported_and_names_the_file() -> None:
     other = run_of(2.0, 1, digest=f"{DIGEST}x", facts={"imported_from": "page.md"})
     found = pivoting.pivot([run_of(1.0), other], "date")
-    assert pivoting.shown(found).rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "ttft_ms", "1", "2 *")]
+    assert pivoting.shown(found).rows == [("tiny-FP16-TP1", "cpu", "4 x 128", "ttft_ms", "1 ms", "2 ms *")]
     assert "* imported from page.md" in pivoting.notes(found)
     assert pivoting.as_rows(found)[0]["imported"] == {"2025-11-22": "page.md"}
 
