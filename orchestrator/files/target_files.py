@@ -105,21 +105,31 @@ def read(path: Path, defaults: Mapping[str, Any], recorded_by: str, now: datetim
         raise FileError(str(path), None, "", f"can't be read: {error}") from error
     if not rows:
         raise FileError(str(path), None, "", "holds no target: see `haloctl targets import --help`")
-    return [_target(path, line, row, defaults, recorded_by, now) for line, row in rows]
+    return [
+        _target(path, line, row, defaults, recorded_by, now, "" if line else f"[{index}].")
+        for index, (line, row) in enumerate(rows)
+    ]
 
 
 def _target(
-    path: Path, line: int | None, row: Mapping[str, Any], defaults: Mapping[str, Any], recorded_by: str, now: datetime
+    path: Path,
+    line: int | None,
+    row: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    recorded_by: str,
+    now: datetime,
+    place: str,
 ) -> QuotedTarget:
+    """`place` says which row it is where no line does."""
     given = {name: value for name, value in row.items() if value not in (None, "")}
     try:
         return TargetRow.model_validate({**defaults, **given}).quoted(recorded_by, now)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
-        raise FileError(str(path), line, key, in_words(first["type"], key, first["msg"])) from error
+        raise FileError(str(path), line, place + key, in_words(first["type"], key, first["msg"])) from error
     except ValueError as error:
-        raise FileError(str(path), line, "unit", str(error)) from error
+        raise FileError(str(path), line, f"{place}unit", str(error)) from error
 
 
 def in_words(kind: str, key: str, message: str) -> str:

@@ -117,7 +117,7 @@ def _cells(asked: Asked, model: str, variant: Variant, line: int, column: str, c
     if column.lower() not in STAGES:
         raise LookupError(f"haloctl has no such stage, {cell.text!r} is left out")
     if asked.at is None:
-        raise ValueError("has no date: give --date, of what the page says")
+        raise ValueError("has no date: give --date, the day of the page's verdicts")
     stage = STAGES[column.lower()]
     verdict = VERDICT.match(cell.text)
     if verdict is None:

@@ -120,6 +120,11 @@ def test_targets_are_read_from_csv_json_and_markdown_alike(tmp_path: Path, name:
         ("a.csv", "", "a.csv: holds no target"),
         ("a.json", "[1,\n}", "a.json:2: is not JSON"),
         ("a.json", "{}", "a.json: should be a list of objects"),
+        (
+            "a.json",
+            '[{"variant": "v", "metric": "itl_ms", "value": "x", "source": "s"}]',
+            "a.json: [0].value: input should",
+        ),
         ("a.md", PAGE.replace("TBD", "320 / 10 / 2"), "a.md:8: Target(vLLM-PyTorch): should be (TTFT, ITL) in ms"),
         ("a.yaml", "", "a.yaml: should end in .csv"),
     ],
