@@ -59,7 +59,7 @@ def job(row: JobRow) -> dict[str, Any]:
         "done": sum(row.counts.get(state, 0) for state in DONE),
         "tasks": row.tasks,
         "stuck": row.stuck,
-        "counts": {state.value: count for state, count in row.counts.items()},
+        "counts": {state.value: row.counts[state] for state in TaskState if state in row.counts},
         "submitted_by": row.submitted_by,
         "submitted_at": row.submitted_at.isoformat(),
         "origin": origin(row),
