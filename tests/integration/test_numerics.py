@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import iree.runtime
@@ -19,6 +20,8 @@ from jobs.stages.numerics import gate
 from jobs.state import FailureKind
 from jobs.targets import compile_flags
 from jobs.variants import QUANTIZED, Precision
+from tests.integration.stage_programs import run_here
+from workers.llm import export, invoke, numerics
 
 ROOT = Path(__file__).parents[2]
 IREE_COMPILE = Path(sys.executable).with_name("iree-compile")
@@ -56,15 +59,18 @@ def run_stage(folder: Path, name: str, *flags: str) -> subprocess.CompletedProce
     return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def report(folder: Path, name: str, *flags: str) -> dict[str, Any]:
-    done = run_stage(folder, name, *flags)
-    assert done.returncode == 0, done.stderr
+def report(folder: Path, program: ModuleType, *flags: str) -> dict[str, Any]:
+    """What a stage program reports that runs here, with an empty outputs/."""
+    shutil.rmtree(folder / "outputs", ignore_errors=True)
+    (folder / "outputs").mkdir(parents=True)
+    run_here(program.main, folder, *flags)
+    name = program.__name__.rpartition(".")[2]
     found: dict[str, Any] = json.loads((folder / "outputs" / f"{name}.json").read_text())
     return found
 
 
 def measure(program: Program) -> dict[str, Any]:
-    return report(program.folder, "numerics", "--model=tiny-llama", *program.flags, *MEASURE)
+    return report(program.folder, numerics, "--model=tiny-llama", *program.flags, *MEASURE)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +82,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         folder = tmp_path_factory.mktemp("program")
         batch, prompt_tokens = (map(str, sizes) for sizes in SIZES[tp])
         sizes = flags or ("--batch", *batch, "--prompt-tokens", *prompt_tokens)
-        report(folder, "export", f"--model={model}", f"--tp={tp}", *EXPORT, *sizes)
+        report(folder, export, f"--model={model}", f"--tp={tp}", *EXPORT, *sizes)
         (folder / "inputs" / "compile").mkdir(parents=True)
         (folder / "outputs").rename(folder / "inputs" / "export")
         files = ["inputs/export/model.mlir", "-o", "inputs/compile/model.vmfb"]
@@ -143,7 +149,7 @@ def test_a_right_program_agrees_with_torch(build: Build, tp: int) -> None:
 @pytest.mark.parametrize("tp", [1, 2])
 def test_every_entry_point_answers_finite_logits(build: Build, tp: int) -> None:
     program = build(tp)
-    calls = report(program.folder, "invoke", *program.flags)["calls"]
+    calls = report(program.folder, invoke, *program.flags)["calls"]
     batches, prompt_tokens = SIZES[tp]
     assert {call["entry_point"] for call in calls} == {
         *(f"prefill_bs{batch}_t{tokens}" for batch in batches for tokens in prompt_tokens),
