@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 import sys
@@ -44,6 +45,11 @@ def _console(*, stderr: bool = False) -> "Console":
 def is_terminal() -> bool:
     """Whether somebody looks at the answer as it comes."""
     return sys.stdout.isatty()
+
+
+def is_colourful() -> bool:
+    """Whether he wants colours: see https://no-color.org."""
+    return is_terminal() and not os.environ.get("NO_COLOR")
 
 
 def answer(text: str) -> None:
@@ -109,12 +115,17 @@ def make_table(
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print a table as the answer."""
+    """Print a table as the answer; one row that is too wide for a terminal stands upright, a line for each column."""
     lines = list(rows)
     if not is_terminal():
         raw(plain_table(columns, lines, right))
         return
     console = _console()
+    if len(lines) == 1 and _width(columns, lines) > console.width:
+        upright = make_table(("", ""), [pair for pair in zip(columns, lines[0], strict=True) if pair[1]])
+        upright.show_header = False
+        console.print(upright)
+        return
     shown, kept, equal = narrowed(columns, lines, console.width)
     if equal:
         console.print(equal, soft_wrap=True)

@@ -105,7 +105,7 @@ def _print(found: "list[Series]", nothing: str, *, json: bool, csv: bool) -> Non
     else:
         if len(found) <= MOST_PLOTTED:
             for one in (one for one in found if len(one.runs) >= LEAST_PLOTTED):
-                output.raw(plots.in_terminal(one, colour=output.is_terminal()) + "\n")
+                output.raw(plots.in_terminal(one, colour=output.is_colourful()) + "\n")
         output.table(trend_rows.COLUMNS, map(trend_rows.line, found), right=trend_rows.RIGHT)
         if changes := [line for one in found for line in trend_rows.change_lines(one)]:
             output.answer("")

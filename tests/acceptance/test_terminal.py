@@ -53,3 +53,17 @@ def test_a_terminal_gets_colours_and_a_file_does_not(fresh: Haloctl) -> None:
         assert terminal.end() == 0
     assert "\x1b[" in terminal.text
     assert "\x1b[" not in fresh.answer("show", job)
+
+
+def test_a_row_that_is_too_wide_stands_upright_and_no_colour_is_shown_to_who_wants_none(fresh: Haloctl) -> None:
+    plain = fresh.but_with(NO_COLOR="1")
+    given = ("ttft_ms", "9.6", "--source", f"https://site/{'page' * 40}")
+    plain.answer("targets", "set", "llama*", *given)
+    with Terminal(plain, "targets") as terminal:
+        assert terminal.end() == 0
+    assert [line.split()[:2] for line in terminal.words.splitlines()[:3]] == [
+        ["variant", "llama*"],
+        ["metric", "ttft_ms"],
+        ["value", "9.6"],
+    ]
+    assert "\x1b[3" not in terminal.text
