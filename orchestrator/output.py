@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from unicodedata import east_asian_width
 
 if TYPE_CHECKING:  # rich is slow to import, and only a terminal needs it
     from rich.console import Console
@@ -165,7 +166,7 @@ def unbroken(
 
 
 def _width(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
-    return len(plain_table(columns, rows).partition("\n")[0])
+    return _places(plain_table(columns, rows).partition("\n")[0])
 
 
 def fits(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
@@ -176,12 +177,20 @@ def fits(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
     """The same table where nobody looks: nothing is wrapped, cut or coloured, and a row is a line."""
     lines = [[_in_one_line(cell) for cell in row] for row in (columns, *rows)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-    sides = [str.rjust if column in right else str.ljust for column in columns]
+    widths = [max(_places(line[index]) for line in lines) for index in range(len(columns))]
     return "".join(
-        "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)) + "\n"
+        "  ".join(
+            f"{' ' * (width - _places(cell))}{cell}" if column in right else f"{cell}{' ' * (width - _places(cell))}"
+            for column, cell, width in zip(columns, line, widths, strict=True)
+        )
+        + "\n"
         for line in lines
     )
+
+
+def _places(text: str) -> int:
+    """How many characters' room a text takes: two for each of those that are wide, as Chinese ones are."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(sign) in "WF") for sign in text)
 
 
 def _in_one_line(cell: str) -> str:

@@ -30,7 +30,7 @@ def results(
     ),
     job: str = typer.Option(None, "--job", help="A job's id, or the start of it."),
     limit: int = typer.Option(
-        None, "--limit", "-n", help="At most so many, newest first; 0 for all. Tables have 1000 at most else.", min=0
+        None, "--limit", "-n", help="At most so many, newest first; 0 for all. Without it tables end at 1000.", min=0
     ),
     pivot: str = typer.Option(
         None, "--pivot", help="A column for each date, week, month, toolchain, node, device or job, beside the target."

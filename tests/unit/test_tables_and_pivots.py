@@ -109,6 +109,7 @@ def test_markdown_shows_text_as_it_is() -> None:
 
 def test_a_table_for_programs_has_a_line_a_row() -> None:
     assert plain_table(("a", "n"), [("x\ny", "1"), ("z", "20")], ("n",)) == "a     n\nx y   1\nz    20\n"
+    assert plain_table(("a", "n"), [("日本", "1"), ("z", "2")]) == "a     n\n日本  1\nz     2\n"
 
 
 def test_a_rounded_number_shows_three_digits_and_one_that_was_written_down_stays_as_it_was() -> None:
