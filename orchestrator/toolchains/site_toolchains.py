@@ -5,6 +5,7 @@ our-rocm:                        # the name, as job files give it
   stages: [numerics, benchmark]  # what runs under it; by default all that IREE's compiler and runtime matter to
   engines: [torch]               # by default iree
   over: true                     # over what haloctl is installed in (the default), or with its own packages alone
+  without: [torchvision]         # what these ask for, and what is left out
 """
 
 from pathlib import Path
@@ -33,6 +34,8 @@ Requirement = Annotated[
     Field(pattern=r"^[A-Za-z0-9][^\n\\]*$"),  # no option of a requirements file
 ]
 
+PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+
 
 class _SiteRow(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,9 +44,12 @@ class _SiteRow(BaseModel):
     stages: Annotated[list[StageName], Field(min_length=1)] | None = None
     engines: Annotated[list[Engine], Field(min_length=1)] = [Engine.IREE]
     over: bool = True
+    without: list[PackageName] = []
 
     def row(self) -> Row:
-        return Row(tuple(self.packages), tuple(self.stages or OF_IREE), tuple(self.engines), is_over=self.over)
+        """As haloctl's own rows are."""
+        stages, engines = tuple(self.stages or OF_IREE), tuple(self.engines)
+        return Row(tuple(self.packages), stages, engines, is_over=self.over, without=tuple(self.without))
 
 
 #: What is wrong, where pydantic says it less well.

@@ -133,6 +133,9 @@ def test_what_does_not_go_with_what_is_below_is_refused_in_uvs_words(here: Envir
     assert f"pyyaml=={dict(installed())['pyyaml']}" in str(caught.value)
     alone = resolve("teapot-3", Row(("teapot==3.0",), is_over=False), base, here.cache)
     assert [line.partition(" ")[0] for line in alone.lines] == ["pyyaml==0.9", "teapot==3.0"]
+    without = resolve("teapot-3", Row(("teapot==3.0",), is_over=False, without=("PyYAML",)), base, here.cache)
+    assert [line.partition(" ")[0] for line in without.lines] == ["teapot==3.0"]
+    assert without.source != alone.source
 
 
 def test_programs_see_what_lies_over_first_and_the_rest_below(built: Path, base: Toolchain) -> None:

@@ -6,18 +6,16 @@ and prints each variant's distance from eager and its times; then what sharktank
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.acceptance.haloctl import Haloctl, opened, short_folder
+from tests.performance.measured_jobs import TIMES, measured, show
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 
-WORKLOAD = {"batch": 1, "prompt_tokens": 64, "new_tokens": 32}
 FIGURES = ("max_logit_diff", "perplexity", "perplexity_increase_percent")
-TIMES = ("ttft_ms", "itl_ms", "generation_ttft_ms", "itl_mean_ms")
-JOB_S = 2400.0
+SHOWN = (*FIGURES, *TIMES)
 #: llama 3.1's
 SCALING = {
     "rope_type": "llama3",
@@ -44,8 +42,10 @@ def test_both_routes_and_a_pipeline_are_right_and_timed_side_by_side(haloctl: Ha
         "exclude": [{"exporter": "haloctl", "pp": 2}],
     }
     stages = ["export", "compile", "invoke", "numerics", "benchmark"]
-    rows = measured(haloctl, variants=variants, stages=stages, benchmark={"quiet": False, "repetitions": 9})
-    show(rows)
+    rows = measured(
+        haloctl, SHOWN, name="routes", variants=variants, stages=stages, benchmark={"quiet": False, "repetitions": 9}
+    )
+    show(rows, SHOWN)
     assert list(rows) == [
         "tiny-llama-FP32-TP1",
         "tiny-llama-FP32-paged-TP1",
@@ -60,27 +60,10 @@ def test_both_routes_and_a_pipeline_are_right_and_timed_side_by_side(haloctl: Ha
 def test_what_sharktank_leaves_out_of_a_scaled_rotary_embedding_is_said_and_measured(haloctl: Haloctl) -> None:
     variants = {"precision": "f32", "exporter": ["haloctl", "sharktank"]}
     stages = ["export", "compile", "numerics"]
-    rows = measured(haloctl, 3, variants=variants, stages=stages, overrides={"rope_parameters": SCALING})
-    show(rows)
+    rows = measured(
+        haloctl, SHOWN, 3, name="routes", variants=variants, stages=stages, overrides={"rope_parameters": SCALING}
+    )
+    show(rows, SHOWN)
     assert "sharktank 3.8 leaves out the model's rope scaling (llama3: factor 8" in str(haloctl.json("matrix"))
     right, left_out = sorted(found["max_logit_diff"] for found in rows.values())
     assert right < 1e-3 < left_out
-
-
-def measured(haloctl: Haloctl, code: int = 0, **job: Any) -> dict[str, dict[str, float]]:
-    """The medians of each variant of a job that ended so."""
-    path = haloctl.job(name="routes", model="tiny-llama", workload=WORKLOAD, **job)
-    running = haloctl.start("submit", path, "--wait")
-    assert running.process.wait(JOB_S) == code, running.err
-    rows: dict[str, dict[str, float]] = {}
-    for found in haloctl.json("results"):
-        if found["metric"] in (*FIGURES, *TIMES):
-            rows.setdefault(found["variant"], {})[found["metric"]] = found["median"]
-    return dict(sorted(rows.items()))
-
-
-def show(rows: dict[str, dict[str, float]]) -> None:
-    """One line for each variant."""
-    print(f"\n{'variant':46}" + "".join(f"{metric:>28}" for metric in (*FIGURES, *TIMES)))
-    for variant, found in rows.items():
-        print(f"{variant:46}" + "".join(f"{found.get(metric, float('nan')):>28.4g}" for metric in (*FIGURES, *TIMES)))

@@ -5,20 +5,24 @@ r"""Time whole generations of a model in vLLM: a batch of requests, step by step
 
 A batch's time to first token ends when every request has one; each further token of all of them is a step. Writes
 {"load_s", "vllm", "generations": [{"ttft_ms", "steps_ms"}]}; warm-up is in it like all others. Prefixes are not cached:
-every prompt is the same.
+every prompt is the same. By itself vLLM takes most of a device's memory, and of the node's where that is the device: it
+is told how much its cache may have, which is twice what this workload needs.
 """
 
 import argparse
 import importlib
 import json
+import math
 import time
 from itertools import pairwise
 from typing import Any
 
-from jobs.models import resolve
+from workers.llm.model_source import load_model
 from workers.llm.program import BadInput, add_generation_arguments, add_model_arguments, parse_overrides, positive, run
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+BLOCK_TOKENS = 256  #: no block of vLLM's is larger for a model with one kind of attention; 16 and 128 are usual
 TOKEN = 5  #: every token of the prompt: time does not depend on which
 
 
@@ -48,21 +52,31 @@ def open_engine(args: argparse.Namespace) -> tuple[Any, str]:
         vllm: Any = importlib.import_module("vllm")
     except ImportError as problem:
         raise BadInput(f"vllm cannot be imported: {problem}; give the variant a toolchain that has it") from None
-    source = resolve(args.model)
+    model = load_model(args.model, args.revision, parse_overrides(args.override))
     how = vllm.EngineArgs(
-        model=str(source.folder or source.text),
-        revision=args.revision,
-        hf_overrides=parse_overrides(args.override),
+        model=str(model.folder),
+        hf_overrides=model.overrides,
         dtype=DTYPES[args.precision],
         tensor_parallel_size=args.tp,
         max_model_len=args.prompt_tokens + args.new_tokens,
         max_num_seqs=args.batch,
         max_num_batched_tokens=args.batch * (args.prompt_tokens + args.new_tokens),
+        kv_cache_memory_bytes=cache_bytes(model.config, args),
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
         disable_log_stats=True,
     )
     return vllm.LLMEngine.from_engine_args(how), vllm.__version__
+
+
+def cache_bytes(config: Any, args: argparse.Namespace) -> int:
+    """What each rank may hold of keys and values: twice what whole blocks of every request's tokens take."""
+    rows = config.get_text_config()
+    head_size = getattr(rows, "head_dim", None) or rows.hidden_size // rows.num_attention_heads
+    kv_heads = max((getattr(rows, "num_key_value_heads", None) or rows.num_attention_heads) // args.tp, 1)
+    blocks = args.batch * math.ceil((args.prompt_tokens + args.new_tokens) / BLOCK_TOKENS)
+    token_bytes: int = 2 * rows.num_hidden_layers * kv_heads * head_size * ITEM_BYTES[args.precision]
+    return 2 * (blocks + 1) * BLOCK_TOKENS * token_bytes
 
 
 def generate(engine: Any, args: argparse.Namespace, name: str) -> dict[str, Any]:

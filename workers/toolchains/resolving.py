@@ -31,7 +31,8 @@ def resolve(name: str, row: Row, base: Toolchain, cache: Path, cancellation: Can
         kept = {package: version for package, version in below.items() if package not in own}
         _write(folder / "constraints", (f"{package}=={version}" for package, version in kept.items() if version))
         # no index has what was built here, nor a release's local version: what is there is taken as it is
-        _write(folder / "excludes", (package for package, version in kept.items() if not version or "+" in version))
+        taken = [package for package, version in kept.items() if not version or "+" in version]
+        _write(folder / "excludes", (*taken, *row.without))
         uv.run(name, CANT, [_command()], folder, cache / "uv", cancellation)
         found = (folder / "lock").read_text()
     lines = tuple(line for line in lines_of(found) if not _is_below(line, kept))
