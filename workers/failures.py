@@ -30,6 +30,7 @@ MEMORY_FULL = re.compile(
     r"\bMemoryError\b|RESOURCE_EXHAUSTED|bad_alloc|Cannot allocate memory|\bout of memory\b|OutOfMemory|OUT_OF_MEMORY",
 )
 ERROR_LINE = re.compile(r"^(?:[^\s:][^:]*:\d+(?::\d+)?: )?(?:\S+: )?(?:fatal )?error: .*", re.MULTILINE | re.IGNORECASE)
+RAISED_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b.*", re.MULTILINE)
 COMPLAINT_LINE = re.compile(r"^.*\b(?:unknown|invalid|unable|cannot|can't|could not|fail(?:ed|ure)?)\b.*", re.M | re.I)
 
 
@@ -141,11 +142,11 @@ def _current(ended: Ended, commands: Sequence[Command]) -> str:
 
 
 def _said(log: str) -> str:
-    """The first line that calls itself an error, or reads like one; of a Python program that died its last line."""
-    if "Traceback (most recent call last)" not in log:
-        found = ERROR_LINE.search(log) or COMPLAINT_LINE.search(log)
-        if found:
-            return found.group().strip()
+    """The first line that calls itself an error, or reads like one; of a Python program that died its exception."""
+    _, died, after = log.rpartition("Traceback (most recent call last)")
+    found = RAISED_LINE.search(after) if died else ERROR_LINE.search(log) or COMPLAINT_LINE.search(log)
+    if found:
+        return found.group().strip()
     said = log.rstrip().splitlines()
     return said[-1].strip() if said else ""
 
