@@ -241,7 +241,15 @@ def test_a_benchmarks_memory_is_told_for_each_workload(tmp_path: Path) -> None:
         printed = f"DEVICE_LOCAL: {device_bytes}B peak / {device_bytes}B allocated"
         return python(f"open('outputs/{name}.json', 'w').write({report!r}); print({printed!r})")
 
-    settings = {"target": "cpu", "tp": 1, "batch": [1, 4], "prompt_tokens": [8], "warmup": 0, "repetitions": 1}
+    settings = {
+        "target": "cpu",
+        "tp": 1,
+        "batch": [1, 4],
+        "prompt_tokens": [8],
+        "new_tokens": 8,
+        "warmup": 0,
+        "repetitions": 1,
+    }
     names = ["prefill_bs1_t8", "decode_bs1_t8", "prefill_bs4_t8", "decode_bs4_t8"]
     commands = [benchmark(name, number * 100) for number, name in enumerate(names)]
     result = carried_out(tmp_path, attempt(*commands, stage="benchmark", settings=settings))
