@@ -58,8 +58,11 @@ def axes_of(row: Row[Any]) -> dict[str, Any]:
 
 
 def pin_of(found: Plain | None) -> Pin | None:
-    """Back from JSON."""
-    return Pin(**found) if found else None
+    """Back from JSON, in which one device once was a number."""
+    if not found:
+        return None
+    one = found.get("device")
+    return Pin(found["node"], tuple(found.get("devices", () if one is None else (one,))))
 
 
 def processes_of(found: Iterable[Plain]) -> tuple[Process, ...]:

@@ -50,10 +50,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Pin:
-    """Where alone a task may run: on one node, or on one device of it."""
+    """Where alone a task may run: on one node, or on these devices of it."""
 
     node: str
-    device: int | None = None  #: its index
+    devices: tuple[int, ...] = ()  #: their indices
 
 
 @dataclass(frozen=True)

@@ -241,17 +241,21 @@ def spread(variants: Iterable[Variant], on: On, nodes: Sequence[Node]) -> list[V
 
 
 def _pinned(variant: Variant, pin: Pin) -> Variant:
-    place = pin.node if pin.device is None else f"{pin.node}:{pin.device}"
+    place = f"{pin.node}:{pin.devices[0]}" if len(pin.devices) == 1 else pin.node
     return replace(variant, name=f"{variant.name}@{place}", pin=pin)
 
 
 def _pins(variant: Variant, on: On, nodes: Sequence[Node]) -> Iterator[Pin]:
     if on is On.ONE_PLACE:
-        places = _pins(variant, On.EACH_DEVICE if variant.device_count == 1 else On.EACH_NODE, nodes)
-        yield from islice(places, 1)
+        able = (node for node in nodes if node.count(variant.target) >= variant.device_count)
+        yield from (Pin(node.id, _devices(node, variant)[: variant.device_count]) for node in islice(able, 1))
         return
     for node in nodes:
         if on is On.EACH_DEVICE:
-            yield from (Pin(node.id, device.index) for device in node.devices if device.kind == variant.target)
+            yield from (Pin(node.id, (index,)) for index in _devices(node, variant))
         elif node.count(variant.target) >= variant.device_count:
             yield Pin(node.id)
+
+
+def _devices(node: Node, variant: Variant) -> tuple[int, ...]:
+    return tuple(device.index for device in node.devices if device.kind == variant.target)

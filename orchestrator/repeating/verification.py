@@ -65,10 +65,10 @@ def submit_again(context: Context, again: Replanned, name: str) -> str:
 
 
 def pin_of(attempt: AttemptRow) -> Pin | None:
-    """Where it ran: its node, and its device if it had one alone. A gang is not pinned."""
+    """Where it ran: its node and its devices. A gang is not pinned."""
     if len(attempt.places) > 1:
         return None
-    return Pin(attempt.node, attempt.devices[0].index if len(attempt.devices) == 1 else None)
+    return Pin(attempt.node, tuple(device.index for device in attempt.devices))
 
 
 def toolchain_problem(context: Context, attempt: AttemptRow) -> str | None:

@@ -189,7 +189,7 @@ class Board:
     def _new_want(self, task: OpenTask, spot: Spot | None, avoids: tuple[str, ...]) -> Want:
         need, pin = task.resources, task.pin
         if pin is not None:
-            return self._pinned_want(Share(need, () if pin.device is None else (pin.device,)), pin)
+            return self._pinned_want(Share(need, pin.devices), pin)
         if spot is not None:
             reason = words.waits_for_spot(need, spot)
             rooms = [self._all[spot.node]]
@@ -258,9 +258,9 @@ class Board:
         if problem or node is None:
             return Want(share, problem or "", is_stuck=True, is_possible=False)
         snapshot, room = self._snapshot, self._all[pin.node]
-        told = words.obstacles(need, [node], snapshot.closed, snapshot.quarantined, pin.device)
+        told = words.obstacles(need, [node], snapshot.closed, snapshot.quarantined, pin.devices)
         usable = room.usable.get(need.device_kind, 0)
-        if pin.node in snapshot.closed or (told and (pin.device is not None or usable < need.devices)):
+        if pin.node in snapshot.closed or (told and (pin.devices or usable < need.devices)):
             return Want(share, words.waits_for_people(need, pin, told), is_possible=False)
         return Want(share, words.waits_for_room(need, pin), names=frozenset({pin.node}), rooms=[room])
 

@@ -1,6 +1,6 @@
 """What tasks wait for, in words. The same situation has the same words, so that nothing is written anew each time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from jobs.task import GIB, Node, Pin, Resources
 from orchestrator.scheduling.shapes import Shape, able, shape_of, shapes_of
@@ -22,8 +22,8 @@ def needs_in_words(need: Resources) -> str:
 
 
 def pin_in_words(pin: Pin, need: Resources) -> str:
-    """`node a`, `a/mi300x:3`."""
-    return f"node {pin.node}" if pin.device is None else f"{pin.node}/{need.device_kind}:{pin.device}"
+    """`node a`, `a/mi300x:3`, `a/mi300x:0,1`."""
+    return f"{pin.node}/{need.device_kind}:{','.join(map(str, pin.devices))}" if pin.devices else f"node {pin.node}"
 
 
 def waits_for_room(need: Resources, pin: Pin | None) -> str:
@@ -36,8 +36,7 @@ def waits_for_room(need: Resources, pin: Pin | None) -> str:
 
 def waits_for_spot(need: Resources, spot: Spot) -> str:
     """A task that has to wait for the devices that what it is compared with was measured on."""
-    devices = f"/{need.device_kind}:{','.join(map(str, spot.devices))}" if spot.devices else ""
-    where = f"on {spot.node}{devices}" if devices else f"on node {spot.node}"
+    where = f"on {pin_in_words(Pin(*spot), need)}"
     alone = " with nothing else running there" if need.is_quiet else ""
     return f"needs {needs_in_words(need)} free {where}{alone}, where what it is compared with ran"
 
@@ -90,16 +89,17 @@ def obstacles(
     nodes: Iterable[Node],
     closed: Mapping[str, str],
     quarantined: Mapping[tuple[str, str, int], str],
-    device: int | None = None,
+    devices: Collection[int] = (),
 ) -> list[str]:
-    """Which of these nodes are closed, and which of the devices on the others are quarantined, each with the reason."""
+    """Which of these nodes are closed, and which of the devices on the others are quarantined, each with the reason;
+    of all of a node's devices, or of some."""
     names = sorted(node.id for node in nodes)
     shut = [f"node {name} is closed: {closed[name]}" for name in names if name in closed]
     open_names = set(names) - set(closed)
     bad = [
         f"{name}/{kind}:{index} is quarantined: {reason}"
         for (name, kind, index), reason in sorted(quarantined.items())
-        if name in open_names and kind == need.device_kind and device in (None, index)
+        if name in open_names and kind == need.device_kind and (not devices or index in devices)
     ]
     return shut + bad
 
@@ -129,12 +129,12 @@ def lacks_pinned(need: Resources, pin: Pin, node: Node | None) -> str | None:
         return f"needs {need.nodes} nodes, and is pinned to node {pin.node} alone"
     if node is None:
         return f"is pinned to node {pin.node}, which is not up or not known"
-    if pin.device is not None:
+    if pin.devices:
         known = sorted(device.index for device in node.devices if device.kind == need.device_kind)
-        if pin.device not in known:
+        if not set(known).issuperset(pin.devices):
             has = f"only {', '.join(map(str, known))}" if known else f"no {need.device_kind}"
             return f"is pinned to {pin_in_words(pin, need)}, which node {pin.node} does not have: it has {has}"
-        if need.devices != 1:
+        if need.devices != len(pin.devices):
             return f"needs {devices_in_words(need)}, and is pinned to {pin_in_words(pin, need)} alone"
     if not shape_of(node).meets(need):
         return f"is pinned to node {pin.node}: " + lacks(need, shapes_of([node])).replace("the cluster", "it")

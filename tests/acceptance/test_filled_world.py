@@ -209,7 +209,7 @@ def test_a_benchmark_on_each_device_is_planned_for_every_one_of_them(filled: Fil
     job = filled.haloctl.job(**EVERYTHING | {"variants": {"tp": [1, 2], "exclude": [{"tp": 2}]}})
     planned = filled.haloctl.json("submit", job, "--devices", "each", "--dry-run")["tasks"]
     pins = [task["pin"] for task in planned if task["stage"] == "benchmark"]
-    assert [pin["device"] for pin in pins] == list(range(8))
+    assert [pin["devices"] for pin in pins] == [[index] for index in range(8)]
     assert {task["pin"] is None for task in planned if task["stage"] != "benchmark"} == {True}
 
 

@@ -106,7 +106,7 @@ def test_measurements_are_taken_over_where_that_is_asked_for_and_they_are_of_no_
     again = submit(store, reuse_measurements=True)
     settle(head)
     assert {row.job for row in results(store.database, job=again)} == {again}
-    pinned = submit(store, reuse_measurements=True, pin=Pin("a", 3), stages=["export", "compile", "benchmark"])
+    pinned = submit(store, reuse_measurements=True, pin=Pin("a", (3,)), stages=["export", "compile", "benchmark"])
     assert run(head, executor, [mlir]) == ["benchmark"], pinned
 
 

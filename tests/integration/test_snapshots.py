@@ -12,6 +12,7 @@ from db import audit, reports
 from db.engine import Database
 from db.snapshot import Snapshot
 from db.store import Closed, OpenTask, Store
+from db.values import pin_of
 from jobs.errors import Conflict
 from jobs.state import OPEN, RETRYABLE, Failure, FailureKind, TaskState
 from jobs.task import GIB, Device, LogChunk, Node, Pin, Place, Unfit
@@ -206,8 +207,10 @@ def test_priority_and_pin_come_from_the_submission(store: Store) -> None:
     job = submit(store, priority=7)
     task = open_task(store, f"{job}-01")
     assert (task.priority, task.pin) == (7, None)
-    pinned = f"{submit(store, pin=Pin('a', 3))}-01"
-    assert open_task(store, pinned).pin == Pin("a", 3)
+    pinned = f"{submit(store, pin=Pin('a', (3,)))}-01"
+    assert open_task(store, pinned).pin == Pin("a", (3,))
+    assert pin_of({"node": "a", "device": 3}) == Pin("a", (3,)), "as it was stored once"
+    assert pin_of({"node": "a", "device": None}) == Pin("a")
 
 
 def test_a_job_whose_time_is_over_is_cancelled_and_has_it_anew_when_it_is_retried(timed: Store, clock: Clock) -> None:

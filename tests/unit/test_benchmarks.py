@@ -94,9 +94,9 @@ def test_engines_are_measured_on_one_and_the_same_device() -> None:
     engines = ["iree", "torch", "torch-compile"]
     made = planned((NODE,), variants={"engine": engines, "target": "h200"}, benchmark={"on": "one_place"})
     timed = [task for task in made.tasks if task.stage == "benchmark"]
-    assert [task.pin for task in timed] == [Pin("a", 0)] * 3
+    assert [task.pin for task in timed] == [Pin("a", (0,))] * 3
     wide = planned((NODE,), variants={"tp": 2, "target": "h200"}, benchmark={"on": "one_place"})
-    assert wide.tasks[-1].pin == Pin("a")
+    assert wide.tasks[-1].pin == Pin("a", (0, 1))
 
 
 def test_torchs_options_reach_its_program_and_are_part_of_what_a_task_is() -> None:

@@ -95,7 +95,7 @@ def test_a_benchmark_on_each_device_shares_all_that_is_not_measured() -> None:
     assert [variant.name for variant in made.variants] == names
     assert counts(made) == {"export": 1, "compile": 1, "invoke": 1, "numerics": 1, "benchmark": 3}
     timed = [task for task in made.tasks if task.stage == "benchmark"]
-    assert [task.pin for task in timed] == [Pin("a", 0), Pin("a", 1), Pin("b", 0)]
+    assert [task.pin for task in timed] == [Pin("a", (0,)), Pin("a", (1,)), Pin("b", (0,))]
     assert [task.subject for task in timed] == [f"{name} mi300x" for name in names]
     rest = [task for task in made.tasks if task.stage != "benchmark"]
     assert {(task.pin, task.subject.partition(" ")[0]) for task in rest} == {(None, "tiny-llama-FP16-TP1")}
@@ -232,5 +232,5 @@ def test_on_each_device_it_waits_for_what_is_measured_there() -> None:
     made = plan(gate, TINY, TWO_NODES)
     tasks = {task.key: task for task in made.tasks}
     assert [(task.pin, tasks[task.after].pin) for task in made.tasks if task.after] == [
-        (pin, pin) for pin in (Pin("a", 0), Pin("a", 1), Pin("b", 0))
+        (pin, pin) for pin in (Pin("a", (0,)), Pin("a", (1,)), Pin("b", (0,)))
     ]

@@ -72,7 +72,7 @@ def test_what_waits_for_a_stuck_one_is_stuck_too() -> None:
 
 
 def test_a_job_that_says_where_it_measures_is_not_moved() -> None:
-    pinned = replace(COMPARED, pin=Pin("a", 3))
+    pinned = replace(COMPARED, pin=Pin("a", (3,)))
     assert started(decided([DONE, pinned], TWO, ran=THERE)) == {"02": (on("a", 3),)}
 
 

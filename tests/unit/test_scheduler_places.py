@@ -12,22 +12,30 @@ H100 = Resources(devices=1, device_kind="h100")
 
 
 def test_a_pinned_task_runs_there_alone() -> None:
-    there, device = task("01", gpus(2), pin=Pin("b")), task("02", gpus(1), pin=Pin("a", 5))
+    there, device = task("01", gpus(2), pin=Pin("b")), task("02", gpus(1), pin=Pin("a", (5,)))
     assert started(decided([there, device], TWO)) == {"01": (on("b", 0, 1),), "02": (on("a", 5),)}
 
 
 def test_a_pinned_task_waits_for_its_device_while_others_are_free() -> None:
-    holds, pinned = task("01", gpus(1), state=TaskState.RUNNING), task("02", gpus(1), job=1, pin=Pin("a", 5))
+    holds, pinned = task("01", gpus(1), state=TaskState.RUNNING), task("02", gpus(1), job=1, pin=Pin("a", (5,)))
     actions = decided([holds, pinned], TWO, running(holds, on("a", 5)))
     assert waits(actions) == {
         "02": "needs 1 x mi300x, 1 core, 1.0 GiB free on a/mi300x:5, not kept for an earlier task"
     }
 
 
+def test_a_task_that_is_pinned_to_several_devices_runs_on_these_of_them() -> None:
+    holds, pair = task("01", gpus(1), state=TaskState.RUNNING), task("02", gpus(2), job=1, pin=Pin("a", (2, 5)))
+    assert started(decided([holds, pair], TWO, running(holds, on("a", 4)))) == {"02": (on("a", 2, 5),)}
+    assert waits(decided([holds, pair], TWO, running(holds, on("a", 5)))) == {
+        "02": "needs 2 x mi300x, 1 core, 1.0 GiB free on a/mi300x:2,5, not kept for an earlier task"
+    }
+
+
 def test_a_device_that_a_pinned_task_waits_for_is_the_last_to_be_given_away() -> None:
     holds = task("01", Resources(memory_bytes=0), state=TaskState.RUNNING)
     quiet = Resources(devices=1, device_kind=GPU, is_quiet=True)
-    pinned, later = task("02", quiet, job=1, pin=Pin("a", 0)), task("03", gpus(1), job=2, expected_s=30)
+    pinned, later = task("02", quiet, job=1, pin=Pin("a", (0,))), task("03", gpus(1), job=2, expected_s=30)
     actions = decided([holds, pinned, later], [node(mi300x=2)], running(holds, on("a")))
     assert started(actions) == {"03": (on("a", 1),)}
 
@@ -36,10 +44,11 @@ def test_a_device_that_a_pinned_task_waits_for_is_the_last_to_be_given_away() ->
     ("pin", "need", "reason"),
     [
         (Pin("z"), gpus(1), "is pinned to node z, which is not up or not known"),
-        (Pin("c", 8), gpus(1), "is pinned to c/mi300x:8, which node c does not have: it has only 0, 1"),
-        (Pin("c", 0), H100, "is pinned to c/h100:0, which node c does not have: it has no h100"),
+        (Pin("c", (8,)), gpus(1), "is pinned to c/mi300x:8, which node c does not have: it has only 0, 1"),
+        (Pin("c", (0,)), H100, "is pinned to c/h100:0, which node c does not have: it has no h100"),
         (Pin("a"), gpus(9), "is pinned to node a: needs 9 x mi300x; it has 8 on a node at most"),
-        (Pin("a", 0), gpus(2), "needs 2 x mi300x, and is pinned to a/mi300x:0 alone"),
+        (Pin("c", (1, 2)), gpus(2), "is pinned to c/mi300x:1,2, which node c does not have: it has only 0, 1"),
+        (Pin("a", (0,)), gpus(2), "needs 2 x mi300x, and is pinned to a/mi300x:0 alone"),
         (Pin("a"), gpus(1, nodes=2), "needs 2 nodes, and is pinned to node a alone"),
     ],
 )  # fmt: skip
@@ -57,7 +66,7 @@ def test_closed_nodes_and_quarantined_devices_get_nothing_and_a_wait_says_so() -
 
 
 def test_the_wait_of_a_pinned_task_says_what_is_wrong_with_its_place() -> None:
-    here, device = task("01", gpus(1), pin=Pin("a")), task("02", gpus(1), pin=Pin("b", 3))
+    here, device = task("01", gpus(1), pin=Pin("a")), task("02", gpus(1), pin=Pin("b", (3,)))
     bad = {("b", GPU, 3): "too hot", ("b", GPU, 4): "too hot"}
     assert waits(decided([here, device], TWO, closed={"a": "draining"}, quarantined=bad)) == {
         "01": "needs 1 x mi300x on node a; node a is closed: draining",

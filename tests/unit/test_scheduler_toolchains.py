@@ -97,7 +97,7 @@ def test_a_closed_node_that_may_build_it_is_waited_for() -> None:
 
 
 def test_a_pinned_task_wants_the_toolchain_on_its_node_alone() -> None:
-    pinned = task("x", gpus(1), pin=Pin("b", 0), toolchain=NAME)
+    pinned = task("x", gpus(1), pin=Pin("b", (0,)), toolchain=NAME)
     nodes = [node("a", mi300x=1, toolchains=HERE), node("b", mi300x=1)]
     actions = decided([pinned], nodes, locks=LOCKS)
     assert (waits(actions), builds(actions)) == ({"x": "for toolchain iree-3.12 on node b"}, {NAME: ("b",)})
