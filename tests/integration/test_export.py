@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.integration.models import make_checkpoint
-from tests.integration.stage_programs import run_here
+from tests.integration.stage_programs import NARROW, run_here
 from workers.llm import export as export_program
 from workers.llm.session import Session
 
@@ -97,12 +97,12 @@ def build(base: Path, case: Case) -> Path:
     if not folder.exists():
         folder.mkdir()
         run_here(export_program.main, folder, *flags(checkpoint(base, case), case))
-        compile_for_cpu(folder, case.tp)
+        compile_for_cpu(folder, case.tp, NARROW)
     return folder
 
 
-def compile_for_cpu(folder: Path, tp: int) -> Path:
-    """Compile what was exported into `folder`."""
+def compile_for_cpu(folder: Path, tp: int, *more: str) -> Path:
+    """Compile what was exported into `folder`, with some flags `more`."""
     names = ["local"] if tp == 1 else [f"local[{rank}]" for rank in range(tp)]
     argv = [
         "iree-compile",
@@ -112,7 +112,7 @@ def compile_for_cpu(folder: Path, tp: int) -> Path:
         "--dump-compilation-phases-to=phases",
         "--iree-hal-local-target-device-backends=llvm-cpu",
     ]
-    argv += ["--iree-llvmcpu-target-cpu=host", *(f"--iree-hal-target-device={name}" for name in names)]
+    argv += ["--iree-llvmcpu-target-cpu=host", *(f"--iree-hal-target-device={name}" for name in names), *more]
     done = run(argv, folder)
     assert done.returncode == 0, done.stderr[-2000:]
     return folder / "model.vmfb"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.stage_programs import NARROW
 from tests.integration.test_export import (
     TOLERANCE,
     Case,
@@ -35,7 +36,7 @@ def test_a_family_computes_what_transformers_computes(
     monkeypatch.setattr(sys, "argv", [*argv.split(), "--batch=2", "--prompt-tokens=12", "--cache-length=36"])
     monkeypatch.chdir(tmp_path)
     export.main()
-    module = compile_for_cpu(tmp_path, case.tp)
+    module = compile_for_cpu(tmp_path, case.tp, NARROW)
     session = Session(tmp_path / "outputs/config.json", module, ["local-task"] * case.tp)
     assert largest_difference(session, model, 2, 12) < TOLERANCE[case.precision]
     assert_nothing_lasting_is_copied(tmp_path, case.tp)
