@@ -33,7 +33,9 @@ def results(
         None, "--limit", "-n", help="At most so many, newest first; 0 for all. Without it tables end at 1000.", min=0
     ),
     pivot: str = typer.Option(
-        None, "--pivot", help="A column for each date, week, month, toolchain, node, device or job, beside the target."
+        None,
+        "--pivot",
+        help="A column for each date, week, month, toolchain, engine, node, device or job, beside the target.",
     ),
     columns: int = typer.Option(6, "--columns", help="With --pivot: at most so many, the newest; 0 for all.", min=0),
     group: str = typer.Option(

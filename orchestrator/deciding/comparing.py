@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from db.runs import Run
@@ -55,7 +55,7 @@ class Compared:
     unit: str
     workload: tuple[tuple[str, int], ...]
     places: tuple[str, ...]
-    old: float  #: median of the runs' medians
+    old: float  #: geometric mean of the runs' medians; of a figure that follows from what was computed their median
     new: float
     old_runs: int
     new_runs: int
@@ -130,10 +130,10 @@ def judged(cells: Sequence[Compared], margin_percent: float, alpha: float = ALPH
     """With verdicts: of many at once, no more than a share of `alpha` of those called different are so by chance."""
     ps = [cell.estimate.p for cell in cells if cell.estimate]
     limit = false_discovery_limit(ps, alpha) if ps else 0.0
-    return [_judged(cell, math.log1p(margin_percent / 100), limit, alpha) for cell in cells]
+    return [_judged(cell, math.log1p(margin_percent / 100), limit, alpha, len(ps)) for cell in cells]
 
 
-def _judged(cell: Compared, margin: float, limit: float, alpha: float) -> Compared:
+def _judged(cell: Compared, margin: float, limit: float, alpha: float, count: int) -> Compared:
     if cell.metric in FIGURES:
         close = FIGURES[cell.metric]
         is_same = math.isclose(cell.old, cell.new, rel_tol=close.relative, abs_tol=close.absolute)
@@ -147,7 +147,9 @@ def _judged(cell: Compared, margin: float, limit: float, alpha: float) -> Compar
         return replace(cell, verdict=_direction(cell, found.log))
     fewer = min(cell.old_runs, cell.new_runs)
     more = max(runs_needed(found, margin, alpha) - fewer, 1)
-    return replace(cell, more=more, why=f"needs {more} more {'run' if more == 1 else 'runs'} of each")
+    needs = f"needs {more} more {'run' if more == 1 else 'runs'} of each"
+    by_chance = "" if found.low <= 0 <= found.high else f"may be chance among {count} comparisons: "
+    return replace(cell, more=more, why=f"{by_chance}{needs}")
 
 
 def _direction(cell: Compared, difference: float) -> Verdict:
@@ -220,6 +222,12 @@ def _cell(old: list[Run], new: list[Run], noises: Noises, places: Sequence[str])
     return replace(told, estimate=of_strata(strata, noises.of(old[0], new[0], beside=own)))
 
 
+def _middle(runs: Sequence[Run]) -> float:
+    """Such that on one device B / A is their ratio."""
+    values = [run.median for run in runs]
+    return median(values) if runs[0].metric in FIGURES or min(values) <= 0 else geometric_mean(values)
+
+
 def _told(old: Sequence[Run], new: Sequence[Run]) -> Compared:
     first, other = old[0], new[0]
     return Compared(
@@ -230,8 +238,8 @@ def _told(old: Sequence[Run], new: Sequence[Run]) -> Compared:
         unit=first.unit,
         workload=first.workload,
         places=tuple(sorted({run.place for run in (*old, *new)})),
-        old=median(run.median for run in old),
-        new=median(run.median for run in new),
+        old=_middle(old),
+        new=_middle(new),
         old_runs=len(old),
         new_runs=len(new),
         estimate=None,

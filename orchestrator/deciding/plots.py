@@ -15,7 +15,9 @@ from orchestrator.deciding.trends import Series
 SUFFIXES = (".svg", ".png", ".pdf")
 MOST_PANELS = 24
 WIDTH, HEIGHT = 80, 16  #: characters
+THEME = "simple"  #: on the terminal's own background
 MARKER = "●"
+HALF_A_DAY = timedelta(hours=12)
 TICKS = 4  #: parts that the time is divided into
 
 
@@ -25,6 +27,7 @@ def in_terminal(series: Series, *, colour: bool) -> str:
 
     figure, begin, end = plotext.figure, series.runs[0].at, series.runs[-1].at
     figure.clear()
+    figure.theme(THEME)
     figure.plot_size(WIDTH, HEIGHT)
     figure.title(title_of(series))
     days = [_days(begin, run.at) for run in series.runs]
@@ -105,6 +108,9 @@ def _draw(axes: Any, panel: Sequence[Series]) -> None:
     locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    times = {run.at for one in panel for run in one.runs}
+    if len(times) == 1:  # matplotlib would show some years
+        axes.set_xlim(*(at + by for at in times for by in (-HALF_A_DAY, HALF_A_DAY)))
     axes.set_title(title_of(panel[0]), fontsize=9)
     axes.set_ylabel(panel[0].first.unit)
     axes.grid(visible=True, alpha=0.3)

@@ -131,6 +131,7 @@ def run_race(
     other = "itself" if newest[0].attempt == newest[1].attempt else names[0]
     output.note(f"{names[1]} against {other}, in turns on {newest[1].place}")
     while True:
+        output.note(f"round {race.rounds + 1} of {race.rounds_most} at most")
         found = race.round()
         is_over = race.rounds >= race.rounds_most or (deadline is not None and time.monotonic() > deadline)
         found = race.verdicts() if found is None and is_over else found

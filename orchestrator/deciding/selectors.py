@@ -21,7 +21,7 @@ KEYS = {
     "node": "a name",
     "result": "a task's or attempt's id",
 }
-JOB = re.compile(r"[0-9a-f]{1,8}")
+JOB = re.compile(r"[0-9a-f]{2,8}")
 RESULT = re.compile(r"[0-9a-f]{1,8}-\d+(-\d+)?")
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 FORMS = (
@@ -61,7 +61,7 @@ def _term(term: str, text: str, now: datetime) -> dict[str, object]:
     if colon and not DAY.match(term):
         raise BadSetting(text, f"{term!r} is none of {FORMS}")
     if DAY.fullmatch(term):
-        day = point_in_time(term, now)
+        day = _time(term, text, now)
         return {"since": day, "until": day + timedelta(days=1)}
     if term in tuple(Engine):
         return {"engine": term}

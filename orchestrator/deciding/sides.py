@@ -7,15 +7,17 @@ from typing import Any
 from db.engine import Database
 from db.runs import Chosen, Run, runs
 from jobs.errors import NothingToDo
+from jobs.metrics import METRICS
 from orchestrator.deciding.comparing import Compared, compare
 from orchestrator.deciding.noise import Noises, learned
 from orchestrator.output import count, quantity
+from orchestrator.showing.workloads import workload_in
 
 HISTORY = 2000  #: measurements that tell how runs of the same scatter
 FREEDOM_THAT_TELLS = 14.0  #: runs beyond the first of each side: so many tell of their noise themselves
 
-COLUMNS = ("variant", "target", "metric", "batch", "prompt", "on", "A", "B", "B/A", "interval", "runs", "B is", "")
-RIGHT = ("batch", "prompt", "A", "B", "B/A", "runs")
+COLUMNS = ("variant", "target", "metric", "workload", "on", "A", "B", "B/A", "interval", "runs", "B is", "")
+RIGHT = ("A", "B", "B/A", "runs")
 CSV_COLUMNS = (
     "old_variant", "new_variant", "target", "metric", "unit", "batch", "prompt_tokens", "new_tokens", "places", "old",
     "new", "old_runs", "new_runs", "ratio", "low", "high", "verdict", "more_runs", "why",
@@ -66,7 +68,10 @@ def compared(
             f"{old.text} and {new.text} have no metric and workload in common: A measured {in_words(old.runs)}; "
             f"B measured {in_words(new.runs)}"
         )
-    return sorted(found, key=lambda cell: (cell.old_variant, cell.target, cell.metric, cell.workload, cell.places))
+    order = {name: number for number, name in enumerate(METRICS)}
+    return sorted(
+        found, key=lambda cell: (cell.old_variant, cell.target, order[cell.metric], cell.workload, cell.places)
+    )
 
 
 def in_words(found: Sequence[Run]) -> str:
@@ -115,7 +120,7 @@ def line(row: Mapping[str, Any]) -> tuple[str, ...]:
         " / ".join(names),
         row["target"],
         row["metric"],
-        *("" if row[name] is None else str(row[name]) for name in ("batch", "prompt_tokens")),
+        workload_in(row),
         places[0] if len(places) == 1 else f"{len(places)} devices" if places else "",
         quantity(row["old"], row["unit"]),
         quantity(row["new"], row["unit"]),

@@ -6,11 +6,12 @@ from typing import Any
 from orchestrator.deciding.trends import Series
 from orchestrator.output import quantity
 from orchestrator.showing.rows import when
+from orchestrator.showing.workloads import workload_in
 
-COLUMNS = ("variant", "target", "batch", "prompt", "on", "runs", "first", "now", "noise", "changes")
-RIGHT = ("batch", "prompt", "runs", "first", "now", "noise", "changes")
-CHANGE_COLUMNS = ("when", "variant", "batch", "prompt", "on", "was", "became", "by", "", "suspected")
-CHANGE_RIGHT = ("batch", "prompt", "was", "became", "by")
+COLUMNS = ("variant", "target", "workload", "on", "runs", "first level", "level now", "noise", "changes")
+RIGHT = ("runs", "first level", "level now", "noise", "changes")
+CHANGE_COLUMNS = ("when", "variant", "workload", "on", "was", "became", "by", "", "suspected")
+CHANGE_RIGHT = ("was", "became", "by")
 CSV_COLUMNS = (
     "variant", "target", "metric", "unit", "batch", "prompt_tokens", "new_tokens", "place", "job", "attempt", "when",
     "median", "level", "digest", "driver",
@@ -78,7 +79,7 @@ def line(series: Series) -> tuple[str, ...]:
     return (
         told["variant"],
         told["target"],
-        *_workload(told),
+        workload_in(told),
         told["place"],
         str(len(series.runs)),
         quantity(levels[0][2], told["unit"]),
@@ -95,7 +96,7 @@ def change_lines(series: Series) -> Iterator[tuple[str, ...]]:
         yield (
             when(change.at.isoformat()),
             told["variant"],
-            *_workload(told),
+            workload_in(told),
             told["place"],
             quantity(change.old, told["unit"]),
             quantity(change.new, told["unit"]),
@@ -103,8 +104,3 @@ def change_lines(series: Series) -> Iterator[tuple[str, ...]]:
             change.verdict.value,
             "; ".join(change.suspects),
         )
-
-
-def _workload(told: dict[str, Any]) -> tuple[str, str]:
-    batch, prompt = ("" if told[name] is None else str(told[name]) for name in ("batch", "prompt_tokens"))
-    return batch, prompt

@@ -10,7 +10,7 @@ from db.matrix import CellRow, MatrixRow
 from db.runs import Run
 from jobs.stages import STAGES
 from orchestrator.showing.matrix_view import WORDS
-from orchestrator.showing.pivoting import Workload
+from orchestrator.showing.workloads import Workload
 
 LEAST_SHIFT = 0.03  #: of a number that is told; whether it is more than noise is for `haloctl compare` to say
 MOST_SHIFTS = 20

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from db.runs import Run
 from db.targets import QuotedTarget, target_for
 from orchestrator.output import number
-from orchestrator.showing.pivoting import TRACKED, workload_text
+from orchestrator.showing.pivoting import TRACKED
+from orchestrator.showing.workloads import workload_text
 
 if TYPE_CHECKING:
     from datetime import date

@@ -8,6 +8,7 @@ from orchestrator.reporting.changes import LEAST_SHIFT, verdict
 from orchestrator.reporting.collecting import Report
 from orchestrator.showing import matrix_view, pivoting
 from orchestrator.showing.forms import Shown
+from orchestrator.showing.workloads import workload_text
 
 INTRODUCTION = "Written by haloctl from its database; every number has its samples and its context there."
 
@@ -64,7 +65,7 @@ def shifts(report: Report) -> Shown:
     """Numbers that went up or down."""
     rows = [
         (
-            one.variant, one.target, pivoting.workload_text(one.workload), one.metric,
+            one.variant, one.target, workload_text(one.workload), one.metric,
             quantity(one.was, one.unit), quantity(one.now, one.unit), f"{(one.ratio - 1) * 100:+.1f}%",
         )
         for one in report.shifted

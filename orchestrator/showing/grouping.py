@@ -11,7 +11,8 @@ from jobs.errors import BadSetting
 from jobs.variants import AXES
 from orchestrator.output import quantity
 from orchestrator.showing.forms import Shown
-from orchestrator.showing.pivoting import PIVOTS, WORKLOAD_SIGNS, workload_text
+from orchestrator.showing.pivoting import PIVOTS
+from orchestrator.showing.workloads import WORKLOAD_SIGNS, workload_in
 
 #: What runs can be grouped by beside the columns of a pivot: metric and workload always are.
 NAMES = ("model", "variant", "target")
@@ -74,7 +75,7 @@ def shown(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Shown:
     lines = [
         (
             *(str(row[name]) for name in (*names, "metric")),
-            workload_text(tuple((name, row[name]) for name in WORKLOAD_SIGNS if row[name] is not None)),
+            workload_in(row),
             str(row["runs"]),
             *(quantity(row[name], row["unit"]) for name in ("median", "lowest", "highest")),
             datetime.fromisoformat(row["newest"]).astimezone().strftime("%Y-%m-%d %H:%M"),

@@ -1,7 +1,7 @@
 """Runs as trackers show them: a row for each variant and workload, a column for each date. Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from db.runs import DISTURBED, Run
 from db.targets import QuotedTarget, target_for
+from jobs.toolchains import DEFAULT
 from orchestrator.output import number, quantity
 from orchestrator.showing.forms import Shown
+from orchestrator.showing.workloads import WORKLOAD_LEGEND, WORKLOAD_SIGNS, Workload, workload_text
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-Workload = tuple[tuple[str, int], ...]
 
 #: What columns may be, and the column of a run.
 PIVOTS: dict[str, Callable[[Run], str]] = {
@@ -23,14 +24,13 @@ PIVOTS: dict[str, Callable[[Run], str]] = {
     "week": lambda run: f"{run.at.astimezone():%G-W%V}",
     "month": lambda run: f"{run.at.astimezone():%Y-%m}",
     "toolchain": lambda run: str(run.axes["toolchain"]),
+    "engine": lambda run: " ".join(_engine(run)),
     "node": lambda run: run.node,
     "device": lambda run: run.place,
     "job": lambda run: run.job,
 }
 IN_TIME = ("date", "week", "month", "job")  #: of these the newest columns are wanted
 TRACKED = ("ttft_ms", "itl_ms")  #: what stands in one cell of a tracker
-WORKLOAD_SIGNS = {"batch": "", "prompt_tokens": " x ", "new_tokens": " + "}
-WORKLOAD_LEGEND = "workload: sequences x tokens of each prompt + new tokens"
 IMPORTED = " *"  #: behind what did not run here, as in the matrix
 
 
@@ -107,9 +107,18 @@ def _files(runs: Iterable[Run]) -> str:
 
 def _variant(run: Run, by: str) -> str:
     """Its name without what is in the columns."""
-    if by == "toolchain":
-        return run.variant.removesuffix(f"-{run.axes['toolchain']}")
-    return run.variant.partition("@")[0] if by in ("node", "device") else run.variant
+    name, at, place = run.variant.partition("@")
+    if by in ("toolchain", "engine"):
+        name = name.removesuffix(f"-{run.axes['toolchain']}")
+    if by == "engine":
+        name = name.removesuffix(f"-{run.axes['engine']}")
+    return name if by in ("node", "device") else f"{name}{at}{place}"
+
+
+def _engine(run: Run) -> Iterator[str]:
+    yield str(run.axes["engine"])
+    if run.axes["toolchain"] != DEFAULT:
+        yield f"({run.axes['toolchain']})"
 
 
 def _order(found: tuple[tuple[Any, ...], object]) -> tuple[Any, ...]:
@@ -197,11 +206,6 @@ def notes(found: Pivot) -> list[str]:
             else []
         ),
     ]
-
-
-def workload_text(workload: Workload) -> str:
-    """`4 x 2048 + 128`: sequences, tokens of each prompt, new tokens."""
-    return "".join(f"{WORKLOAD_SIGNS[name]}{size}" for name, size in workload).removeprefix(" x ").removeprefix(" + ")
 
 
 Value = Callable[[PivotRow], float | None]

@@ -13,6 +13,7 @@ from jobs.errors import BadSetting
 from jobs.state import DONE, ENDED, TaskState
 from jobs.variants import AXES
 from orchestrator.output import quantity, seconds
+from orchestrator.showing.workloads import workload_in
 
 JOB_COLUMNS = ("job", "name", "model", "state", "done", "tasks", "stuck", "submitted_by", "submitted_at", "origin")
 RESULT_COLUMNS = (
@@ -215,8 +216,6 @@ def result_columns(*, with_toolchain: bool) -> tuple[str, ...]:
 
 def result_line(found: Mapping[str, Any], *, with_toolchain: bool) -> tuple[str, ...]:
     """A measurement in a table."""
-    from orchestrator.showing.pivoting import WORKLOAD_SIGNS, workload_text
-
     return (
         found["variant"],
         found["target"],
@@ -224,7 +223,7 @@ def result_line(found: Mapping[str, Any], *, with_toolchain: bool) -> tuple[str,
         found["metric"],
         quantity(found["median"], found["unit"]),
         str(len(found["samples"])),
-        workload_text(tuple((name, found[name]) for name in WORKLOAD_SIGNS if found[name] is not None)),
+        workload_in(found),
         found["job"] + (" (imported)" if "imported_from" in found["context"] else ""),
         when(found["when"]),
     )

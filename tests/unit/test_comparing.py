@@ -139,6 +139,21 @@ def test_runs_that_both_sides_name_are_of_the_side_that_names_fewer() -> None:
         compare(new, new, Noises(), 2.0)
 
 
+def test_on_one_device_b_by_a_is_the_ratio() -> None:
+    found = verdict_of(runs([10.0, 14.0, 30.0]), runs([9.0, 9.5]))
+    assert found.ratio == pytest.approx(found.new / found.old)
+
+
+def test_what_may_be_chance_among_so_many_comparisons_says_so() -> None:
+    kinds = ["ttft_ms", "itl_ms", "e2e_ms", "itl_mean_ms", "itl_p50_ms", "itl_p99_ms"]
+    old = [one for metric in kinds for one in runs(scattered(100, 6, 0.01), metric=metric)]
+    new = [one for metric in kinds for one in runs(scattered(100, 6, 0.01, 1), metric=metric)]
+    new[:6] = runs(scattered(102, 6, 0.01, 1), metric=kinds[0])
+    found = {cell.metric: cell for cell in compare(old, new, Noises(), 0.5)}["ttft_ms"]
+    assert found.interval is not None and found.interval[0] > 1
+    assert (found.verdict, found.why.partition(":")[0]) == (Verdict.INCONCLUSIVE, "may be chance among 6 comparisons")
+
+
 def test_noise_is_learned_from_runs_between_which_nothing_changed() -> None:
     alike = runs(scattered(100, 30, 0.02))
     faster = runs(scattered(50, 30, 0.02, 1), digest="q" * 64)

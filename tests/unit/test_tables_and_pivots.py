@@ -14,7 +14,7 @@ from db.runs import Run
 from db.targets import QuotedTarget
 from jobs.errors import BadSetting
 from jobs.state import Failure, FailureKind, TaskState
-from jobs.variants import Attention, Axes, Precision
+from jobs.variants import Attention, Axes, Engine, Precision
 from orchestrator.output import narrowed, number, plain_table, unbroken
 from orchestrator.reporting import charts, html, markdown
 from orchestrator.reporting.changes import changes, shifts
@@ -87,6 +87,15 @@ def test_a_pivot_of_toolchains_has_one_row_for_variants_that_differ_by_nothing_e
     other = run_of(2.0, variant="tiny-FP16-TP1-iree-3.12", axes={**AXES, "toolchain": "iree-3.12"})
     found = pivoting.pivot([run_of(1.0), other], "toolchain")
     assert [dict(row.medians) for row in found.rows] == [{"default": 1.0, "iree-3.12": 2.0}]
+
+
+def test_a_pivot_of_engines_has_one_row_for_variants_that_differ_in_engine_and_toolchain_alone() -> None:
+    axes = {**AXES, "engine": Engine.VLLM, "toolchain": "vllm-cpu"}
+    other = run_of(2.0, variant="tiny-FP16-TP1-vllm-vllm-cpu@n:0", axes=axes)
+    found = pivoting.pivot([run_of(1.0, variant="tiny-FP16-TP1@n:0"), other], "engine")
+    assert [(row.variant, dict(row.medians)) for row in found.rows] == [
+        ("tiny-FP16-TP1@n:0", {"iree": 1.0, "vllm (vllm-cpu)": 2.0})
+    ]
 
 
 def test_groups_sum_up_what_they_hold() -> None:

@@ -1,0 +1,19 @@
+"""How the sizes of what was measured are written in tables."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Workload = tuple[tuple[str, int], ...]
+
+WORKLOAD_SIGNS = {"batch": "", "prompt_tokens": " x ", "new_tokens": " + "}
+WORKLOAD_LEGEND = "workload: sequences x tokens of each prompt + new tokens"
+
+
+def workload_text(workload: Workload) -> str:
+    """`4 x 2048 + 128`: sequences, tokens of each prompt, new tokens."""
+    return "".join(f"{WORKLOAD_SIGNS[name]}{size}" for name, size in workload).removeprefix(" x ").removeprefix(" + ")
+
+
+def workload_in(row: Mapping[str, Any]) -> str:
+    """The same of a row that has a column for each size."""
+    return workload_text(tuple((name, row[name]) for name in WORKLOAD_SIGNS if row[name] is not None))
