@@ -5,7 +5,9 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import CTE, Column, ScalarSelect, Select, func, select
+from sqlalchemy import CTE, Column, Connection, ScalarSelect, Select, func, select
+
+from db import tables
 
 
 def distinct(columns: Sequence[Column[str]]) -> Select[tuple[str, ...]]:
@@ -15,6 +17,11 @@ def distinct(columns: Sequence[Column[str]]) -> Select[tuple[str, ...]]:
         known = _walk(column, known)
     assert known is not None
     return select(*known.c).where(known.c[columns[-1].name].is_not(None))
+
+
+def variants(connection: Connection) -> list[str]:
+    """The names of all variants."""
+    return [row[0] for row in connection.execute(distinct([tables.cells.c.variant]))]
 
 
 def _walk(column: Column[str], known: CTE | None) -> CTE:

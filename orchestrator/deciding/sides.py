@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
+from db import loose_scan
 from db.engine import Database
+from db.filters import PATTERN_SIGNS
 from db.runs import Chosen, Run, runs
 from jobs.errors import NothingToDo
 from jobs.metrics import METRICS
@@ -42,8 +45,18 @@ def read(database: Database, text: str, chosen: Chosen) -> Side:
             f"something else disturbed {count(disturbed, 'measurement')} of {text}, and there is no other: "
             "`haloctl results --json` says what it was; --disturbed compares them all the same"
         )
-    what = ", ".join(chosen.metrics)
-    raise NothingToDo(f"{text} has no measurements of {what}: `haloctl results` shows what was measured")
+    what, meant = ", ".join(chosen.metrics), _meant(database, chosen)
+    raise NothingToDo(f"{text} has no measurements of {what}: {meant or '`haloctl results` shows what was measured'}")
+
+
+def _meant(database: Database, chosen: Chosen) -> str:
+    """Which variants are called nearly so, where none is called so."""
+    if chosen.variant is None or PATTERN_SIGNS & set(chosen.variant):
+        return ""
+    with database.reading() as connection:
+        names = loose_scan.variants(connection)
+    close = [] if chosen.variant in names else get_close_matches(chosen.variant, names)
+    return f"no variant is called so; did you mean {' or '.join(close)}?" if close else ""
 
 
 def history(database: Database, sides: Sequence[Side], *, disturbed: bool = False) -> list[Run]:

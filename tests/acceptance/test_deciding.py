@@ -36,6 +36,7 @@ def test_two_variants_are_compared_where_both_ran(filled: Filled) -> None:
         ((TP1, "colour:red"), 2, "variant:"),
         ((TP1, TP2, "--metric", "speed"), 2, "ttft_ms"),
         ((TP1, "torch"), 5, "torch has no measurements of"),
+        ((TP1, "tiny-lama-FP16-TP2"), 5, f"no variant is called so; did you mean {TP2}"),
         ((TP1, TP2, "--run", "--budget", "soon"), 2, "--budget"),
         (("engine:iree", "job:zz"), 4, "no job is called"),
     ],
