@@ -19,9 +19,10 @@ def distinct(columns: Sequence[Column[str]]) -> Select[tuple[str, ...]]:
     return select(*known.c).where(known.c[columns[-1].name].is_not(None))
 
 
-def variants(connection: Connection) -> list[str]:
+def variants(connection: Connection) -> Sequence[str]:
     """The names of all variants."""
-    return [row[0] for row in connection.execute(distinct([tables.cells.c.variant]))]
+    names = distinct([tables.cells.c.variant]).subquery()
+    return connection.scalars(select(names.c.variant)).all()
 
 
 def _walk(column: Column[str], known: CTE | None) -> CTE:
