@@ -60,4 +60,4 @@ def total_ms(generation: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, is_in_iree=True)

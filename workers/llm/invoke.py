@@ -75,4 +75,4 @@ def invoke(session: Session, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, is_in_iree=True)

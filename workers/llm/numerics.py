@@ -60,4 +60,4 @@ def check_vocabulary(model: Model, program: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, is_in_iree=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import gc
 import json
 import sys
 import warnings
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+from workers.llm import USUAL
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -69,9 +72,14 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def run(main: Callable[[], None]) -> NoReturn:
-    """Run a program: exit 0 when done, 2 with one message on bad input, or as it failed; a bug keeps its traceback."""
+def run(main: Callable[[], None], *, is_in_iree: bool = False) -> NoReturn:
+    """Run a program: exit 0 when done, 2 with one message on bad input, or as it failed; a bug keeps its traceback.
+
+    `is_in_iree`: it runs modules in IREE's runtime, whose bindings take what is never collected for leaks of theirs.
+    """
     warnings.filterwarnings("ignore", module=r"torch\.|transformers\.")
+    gc.freeze()  # what was imported stays until the end: looking through it, then too, takes as long as importing it
+    gc.set_threshold(*USUAL)
     try:
         main()
     except BadInput as problem:
@@ -83,6 +91,9 @@ def run(main: Callable[[], None]) -> NoReturn:
             raise
         at = problem.filename or "an output"
         _refuse(f"{at} could not be written: {problem.strerror}; free some space, or raise the limit, and retry")
+    finally:
+        if is_in_iree:
+            gc.unfreeze()
     sys.exit(0)
 
 
