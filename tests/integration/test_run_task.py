@@ -318,7 +318,15 @@ def test_a_benchmark_beside_a_busy_loop_is_run_again_and_marked(
     monkeypatch.setattr(sampling, "EVERY_S", 0.01)
     monkeypatch.setattr(sampling, "MOST_COST", 1.0)
     monkeypatch.setattr(disturbances, "SPELL_S", 0.1)
-    settings = {"target": "cpu", "tp": 1, "batch": [1], "prompt_tokens": [8], "warmup": 0, "repetitions": 1}
+    settings = {
+        "target": "cpu",
+        "tp": 1,
+        "batch": [1],
+        "prompt_tokens": [8],
+        "new_tokens": 8,
+        "warmup": 0,
+        "repetitions": 1,
+    }
     with subprocess.Popen([sys.executable, "-IS", "-c", "while True: pass"]) as busy:
         try:
             commands = [python(BENCHMARK_BESIDE, name, str(busy.pid)) for name in ("prefill_bs1_t8", "decode_bs1_t8")]
