@@ -13,6 +13,8 @@ import argparse
 import importlib
 import json
 import math
+import os
+import tempfile
 import time
 from itertools import pairwise
 from typing import Any
@@ -48,6 +50,7 @@ def _arguments() -> argparse.Namespace:
 
 def open_engine(args: argparse.Namespace) -> tuple[Any, str]:
     """vLLM's engine with the model loaded, and its version. Raises BadInput where it is not installed."""
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", folder_of_sockets())
     try:
         vllm: Any = importlib.import_module("vllm")
     except ImportError as problem:
@@ -67,6 +70,12 @@ def open_engine(args: argparse.Namespace) -> tuple[Any, str]:
         disable_log_stats=True,
     )
     return vllm.LLMEngine.from_engine_args(how), vllm.__version__
+
+
+def folder_of_sockets() -> str:
+    """Where temporary files are, as shortly as it can be said from here: a socket's path has 107 characters at most."""
+    folder = tempfile.gettempdir()
+    return min(folder, os.path.relpath(folder), key=len)
 
 
 def cache_bytes(config: Any, args: argparse.Namespace) -> int:
