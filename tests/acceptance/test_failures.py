@@ -1,5 +1,6 @@
 """A tool that fails fills its cell and blocks what needs it; everything else goes on."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,15 @@ def test_the_log_of_a_failed_task_is_kept(half: Failed) -> None:
 
 def test_a_program_s_failure_is_not_tried_again_by_itself(half: Failed) -> None:
     assert half.haloctl.tasks(half.job)[f"compile {VARIANT} mi300x"]["attempts"] == 1
+
+
+def test_retry_waits_if_asked_to(half: Failed, temporary: Path, tmp_path: Path) -> None:
+    with opened(tmp_path, temporary, half.haloctl.data) as haloctl:
+        done = haloctl.run("retry", half.job, "--wait", "--json")
+        assert done.code == 3, done.err
+        assert "queued again: 2 tasks" in done.err
+        assert "FAIL" not in done.out and len(json.loads(done.out)) == 2
+        assert haloctl.tasks(half.job)[f"compile {VARIANT} mi300x"]["attempts"] == 2
 
 
 def test_retry_queues_again_what_failed_and_what_it_blocked(half: Failed, temporary: Path, tmp_path: Path) -> None:

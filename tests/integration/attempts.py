@@ -56,6 +56,12 @@ sleep()
 TREE_SIZE = 4
 
 
+def timed_once(target: str, *, reruns: int) -> dict[str, Any]:
+    """The settings of a benchmark of one workload, timed once and again as often where it was disturbed."""
+    sizes = {"batch": [1], "prompt_tokens": [8], "new_tokens": 1}
+    return {"target": target, "tp": 1, **sizes, "warmup": 0, "repetitions": 1, "max_disturbed_reruns": reruns}
+
+
 def python(code: str, *arguments: str) -> Command:
     """A program as a stage's command would name it."""
     return Command(("python", "-c", code, *arguments))

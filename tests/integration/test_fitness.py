@@ -18,7 +18,7 @@ from jobs.state import FailureKind
 from jobs.task import Attempt, Command, Device, TaskResult
 from jobs.toolchains import Toolchain
 from tests.gpu_drivers import GIB, HOLD, MIB, Drivers
-from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, until
+from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, attempt, living, python, timed_once, until
 from workers import device_users, fitness, sampling
 from workers.agent import Agent
 from workers.artifacts import ArtifactStore
@@ -340,19 +340,10 @@ def test_what_a_gpu_goes_through_while_it_is_measured_is_seen(
     """By the driver's own tool, asked from beside the measured process; before and after it all is well."""
     monkeypatch.setattr(sampling, "EVERY_S", 0.01)
     monkeypatch.setattr(sampling, "MOST_COST", 1.0)
-    settings = {
-        "target": kind,
-        "tp": 1,
-        "batch": [1],
-        "prompt_tokens": [8],
-        "new_tokens": 1,
-        "warmup": 0,
-        "repetitions": 1,
-    }
     given = replace(
         on_gpu(kind, python(HOT_MEANWHILE, str(drivers.file), str(drivers.asked)), python("")),
         stage="benchmark",
-        settings={**settings, "max_disturbed_reruns": 0},
+        settings=timed_once(kind, reruns=0),
     )
     for is_first in (True, False):
         result = carried_out(tmp_path, replace(given, id=f"{given.id}{int(is_first)}"))
@@ -372,20 +363,11 @@ def test_a_benchmark_tells_of_its_gpus_clocks_power_and_heat_and_is_run_again_wh
     drivers: Drivers, kind: str, tmp_path: Path
 ) -> None:
     """The cap falls under the first run and is the same before and after the second one, as is what heat there was."""
-    settings = {
-        "target": kind,
-        "tp": 1,
-        "batch": [1],
-        "prompt_tokens": [8],
-        "new_tokens": 1,
-        "warmup": 0,
-        "repetitions": 1,
-    }
     commands = (python(CAPPED, str(drivers.file)), python(""))
     given = replace(
         on_gpu(kind, *commands, serial="GPU-a0" if kind == "h100" else "0x00000000000000a0"),
         stage="benchmark",
-        settings={**settings, "max_disturbed_reruns": 2},
+        settings=timed_once(kind, reruns=2),
     )
     result = carried_out(tmp_path, given)
     assert (result.failure, result.warnings) == (None, ())

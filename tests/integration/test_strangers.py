@@ -15,7 +15,7 @@ import pytest
 from jobs.task import Attempt, Device
 from jobs.toolchains import Toolchain
 from tests.gpu_drivers import GIB, IDLE_BYTES, MIB, Drivers, KernelBooks
-from tests.integration.attempts import FINITE_INVOCATION, attempt, python, until
+from tests.integration.attempts import FINITE_INVOCATION, attempt, python, timed_once, until
 from workers import device_users, fitness, gpu_users, measuring, process_trees, sampling
 from workers.artifacts import ArtifactStore
 from workers.gpu_listing import Gpu, Listing
@@ -132,19 +132,10 @@ def test_a_stranger_in_the_middle_of_a_benchmark_disturbs_it_and_it_is_run_again
 
     monkeypatch.setattr(measuring, "Sampling", Noted)
     told, go = tmp_path / "told", tmp_path / "go"
-    settings = {
-        "target": kind,
-        "tp": 1,
-        "batch": [1],
-        "prompt_tokens": [8],
-        "new_tokens": 1,
-        "warmup": 0,
-        "repetitions": 1,
-    }
     given = replace(
         attempt(python(MEASURED, str(told), str(go)), python(""), devices=(device,)),
         stage="benchmark",
-        settings={**settings, "max_disturbed_reruns": 2},
+        settings=timed_once(kind, reruns=2),
     )
     stranger, store = process(processes), ArtifactStore(tmp_path / "artifacts")
     with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
