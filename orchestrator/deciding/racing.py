@@ -8,13 +8,15 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from db import replanning, reports
 from db.replanning import Replanned
+from db.reports import AttemptRow
 from db.runs import Chosen, Run, runs
 from jobs.errors import BadSetting, Conflict, NothingToDo
 from jobs.state import TaskState
+from jobs.task import Pin
 from orchestrator import output
 from orchestrator.context import Context
 from orchestrator.deciding import comparing, sides
@@ -163,13 +165,27 @@ def _newest(both: Sequence[sides.Side]) -> list[Run]:
 
 
 def _plans(context: Context, newest: Sequence[Run]) -> list[Replanned]:
-    """Both to run where the new one last ran; raises Conflict where a toolchain is not what it was."""
+    """Both to run on the same devices; raises Conflict where a toolchain is not what it was."""
     attempts = [reports.attempt(context.database, run.attempt) for run in newest]
     for attempt in attempts:
         if problem := verification.toolchain_problem(context, attempt):
             raise Conflict(problem)
-    pin = verification.pin_of(attempts[1])
-    return [replanning.replan(context.database, attempt.task, pin) for attempt in attempts]
+    return [
+        replanning.replan(context.database, attempt.task, pin)
+        for attempt, pin in zip(attempts, pins_of(attempts), strict=True)
+    ]
+
+
+def pins_of(attempts: Sequence[AttemptRow]) -> list[Pin | None]:
+    """Both where the new one last ran; where the old one took more devices, on those, and the new one on the first.
+
+    Gangs run where there is room for them.
+    """
+    old, new = attempts
+    pin = verification.pin_of(old if len(old.devices) > len(new.devices) else new)
+    if pin is None or any(len(attempt.places) > 1 for attempt in attempts):
+        return [None, None]
+    return [replace(pin, devices=pin.devices[: len(attempt.devices)]) for attempt in attempts]
 
 
 def _measure(context: Context, again: Replanned, name: str, chosen: Chosen, wait: waiting.Wait) -> list[Run]:

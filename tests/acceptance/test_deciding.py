@@ -60,6 +60,17 @@ def test_a_program_is_measured_against_itself(copied: Haloctl) -> None:
     assert len(copied.json("results", "--metric", "ttft_ms", "--variant", TP1)) == 3
 
 
+def test_variants_that_take_more_and_fewer_devices_race_on_those_that_they_share(copied: Haloctl) -> None:
+    """The budget ends it after the first round."""
+    done = copied.run(
+        "compare", TP2, TP1, "--metric", "ttft_ms", "--target", "cpu", "--run", "--budget", "1s", "--json"
+    )
+    assert done.code == 0, done.err
+    assert [(row["old_variant"], row["new_variant"], row["old_runs"]) for row in json.loads(done.out)] == [
+        (TP2, TP1, 1)
+    ]
+
+
 def test_a_trend_has_a_series_for_each_variant(filled: Filled, tmp_path: Path) -> None:
     found = filled.haloctl.json("trend", "ttft_ms", "--output", str(tmp_path / "ttft.svg"))
     assert [(one["variant"], one["place"], len(one["runs"]), one["changes"]) for one in found] == [

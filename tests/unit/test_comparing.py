@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from db.reports import AttemptRow
 from db.runs import Chosen, Run
 from jobs.errors import BadSetting
+from jobs.task import Device, Pin, Place
 from jobs.variants import Engine
 from orchestrator.deciding import intervals, racing, selectors
 from orchestrator.deciding.comparing import Compared, Verdict, compare
@@ -237,6 +239,26 @@ def race_of(slower: float, sigma: float, rounds_most: int = 32, seed: int = 0) -
     assert order[:4] == [0, 1, 1, 0]
     assert found is not None
     return race, found
+
+
+def ran_on(*places: tuple[str, tuple[int, ...]]) -> AttemptRow:
+    found = tuple(Place(node, tuple(Device("mi300x", index) for index in devices)) for node, devices in places)
+    told = {"node": found[0].node, "places": found, "devices": tuple(one for place in found for one in place.devices)}
+    return AttemptRow(**{**dict.fromkeys(AttemptRow.__dataclass_fields__), **told})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "pins"),
+    [
+        (ran_on(("a", (3,))), ran_on(("b", (5,))), [Pin("b", (5,)), Pin("b", (5,))]),
+        (ran_on(("a", (3,))), ran_on(("b", (4, 5))), [Pin("b", (4,)), Pin("b", (4, 5))]),
+        (ran_on(("a", (2, 3))), ran_on(("b", (5,))), [Pin("a", (2, 3)), Pin("a", (2,))]),
+        (ran_on(("a", ())), ran_on(("b", ())), [Pin("b"), Pin("b")]),
+        (ran_on(("a", (0, 1)), ("b", (0, 1))), ran_on(("a", (0, 1, 2, 3))), [None, None]),
+    ],
+)
+def test_both_sides_of_a_race_run_on_the_same_devices(old: AttemptRow, new: AttemptRow, pins: list[Pin | None]) -> None:
+    assert racing.pins_of([old, new]) == pins
 
 
 def test_a_race_ends_as_soon_as_it_is_decided() -> None:
