@@ -19,10 +19,9 @@ def distinct(columns: Sequence[Column[str]]) -> Select[tuple[str, ...]]:
     return select(*known.c).where(known.c[columns[-1].name].is_not(None))
 
 
-def variants(connection: Connection) -> Sequence[str]:
+def variants(connection: Connection) -> list[str]:
     """The names of all variants."""
-    names = distinct([tables.cells.c.variant]).subquery()
-    return connection.scalars(select(names.c.variant)).all()
+    return [str(name) for name in connection.scalars(distinct([tables.cells.c.variant]))]
 
 
 def _walk(column: Column[str], known: CTE | None) -> CTE:

@@ -50,13 +50,9 @@ def matrix(
 
 
 def _draw(file: Path, title: str, view: "View") -> None:
-    import os
-
-    from jobs.errors import StorageUnusable
     from orchestrator import output
+    from orchestrator.showing.forms import writing
 
-    try:
+    with writing(file):
         output.matrix_picture(file, title, view.columns, view.rows, view.notes)
-    except OSError as error:
-        raise StorageUnusable(str(file), f"{os.strerror(error.errno or 0)}; name another file") from error
     output.note(f"written: {file}")

@@ -71,11 +71,9 @@ def _expect_suffixes(files: list[Path]) -> None:
 
 def _write(file: Path, text: str) -> None:
     """All of it or nothing: a page that somebody serves is never half."""
-    from jobs.errors import StorageUnusable
+    from orchestrator.showing.forms import writing
 
     partial = file.with_name(f".{file.name}.partial")
-    try:
+    with writing(file):
         partial.write_text(text, encoding="utf-8")
         partial.replace(file)
-    except OSError as error:
-        raise StorageUnusable(str(file), f"{error.strerror}; name another file") from error

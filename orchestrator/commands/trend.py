@@ -46,7 +46,7 @@ def trend(
     from orchestrator.context import opened
     from orchestrator.deciding import plots, trends
     from orchestrator.showing import rows
-    from orchestrator.showing.forms import nothing_found
+    from orchestrator.showing.forms import nothing_found, writing
 
     if metric not in METRICS:
         raise BadSetting("METRIC", f"no metric is called {metric!r}: there are {', '.join(METRICS)}")
@@ -73,23 +73,12 @@ def trend(
         found = trends.series_of(runs(context.database, chosen))
         found = trends.named(found, identities_of(context.database, trends.attempts_beside(found)))
     if output is not None and found:
-        _draw(output, found)
+        with writing(output):
+            plots.to_file(output, found)
     nothing = nothing_found(f"measurements of {metric}", *filters)
     _print(found, nothing, json=json, csv=csv)
     if output is not None and found:
         answer.note(f"written: {output}")
-
-
-def _draw(file: Path, found: "list[Series]") -> None:
-    import os
-
-    from jobs.errors import StorageUnusable
-    from orchestrator.deciding import plots
-
-    try:
-        plots.to_file(file, found)
-    except OSError as error:
-        raise StorageUnusable(str(file), f"{os.strerror(error.errno or 0)}; name another file") from error
 
 
 def _print(found: "list[Series]", nothing: str, *, json: bool, csv: bool) -> None:

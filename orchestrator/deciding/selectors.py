@@ -2,13 +2,13 @@
 
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from db.runs import Chosen
 from jobs.errors import BadSetting
 from jobs.metrics import METRICS, metrics_like
 from jobs.variants import Engine
-from orchestrator.showing.rows import point_in_time
+from orchestrator.showing.rows import DAY, end_in_time, point_in_time
 
 #: The words before a colon, each with what may follow it.
 KEYS = {
@@ -23,7 +23,6 @@ KEYS = {
 }
 JOB = re.compile(r"[0-9a-f]{2,8}")
 RESULT = re.compile(r"[0-9a-f]{1,8}-\d+(-\d+)?")
-DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 FORMS = (
     "a job's id, a task's or attempt's id, a variant's name, an engine, a day (2026-11-20), a time from..until, or "
     + ", ".join(f"{key}:..." for key in KEYS)
@@ -61,8 +60,7 @@ def _term(term: str, text: str, now: datetime) -> dict[str, object]:
     if colon and not DAY.match(term):
         raise BadSetting(text, f"{term!r} is none of {FORMS}")
     if DAY.fullmatch(term):
-        day = _time(term, text, now)
-        return {"since": day, "until": day + timedelta(days=1)}
+        return {"since": point_in_time(term, now, text), "until": end_in_time(term, now, text)}
     if term in tuple(Engine):
         return {"engine": term}
     if JOB.fullmatch(term):
@@ -84,17 +82,9 @@ def _times(begin: str, end: str, text: str, now: datetime) -> dict[str, object]:
     """From a day or time until another one, of which either may be left out; an end that is a day is all of it."""
     found: dict[str, object] = {}
     if begin:
-        found["since"] = _time(begin, text, now)
+        found["since"] = point_in_time(begin, now, text)
     if end:
-        until = _time(end, text, now)
-        found["until"] = until + timedelta(days=1) if DAY.fullmatch(end) else until
+        found["until"] = end_in_time(end, now, text)
     if not found:
         raise BadSetting(text, "a time is from..until, such as 2026-11-01..2026-11-08 or 7d..")
     return found
-
-
-def _time(value: str, text: str, now: datetime) -> datetime:
-    try:
-        return point_in_time(value, now)
-    except BadSetting:
-        raise BadSetting(text, f"{value!r} is neither a date such as 2026-11-20 nor an age such as 12h") from None

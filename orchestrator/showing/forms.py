@@ -3,7 +3,8 @@
 import json as jsonlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -101,6 +102,16 @@ def markdown_list(texts: Iterable[str]) -> str:
     return "".join(f"{'' if index else chr(10)}- {markdown_text(text)}\n" for index, text in enumerate(texts))
 
 
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Say which file can't be written: raises StorageUnusable."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise StorageUnusable(str(file), f"{why}; name another file") from error
+
+
 def write_parquet(file: Path, found: Iterable[Row], columns: Sequence[str]) -> None:
     """Write rows to a file; mappings become JSON, for their keys differ from row to row."""
     try:
@@ -110,11 +121,8 @@ def write_parquet(file: Path, found: Iterable[Row], columns: Sequence[str]) -> N
         raise BadSetting("--parquet", "pyarrow is missing: pip install 'haloctl[parquet]'") from None
     rows = [{name: _flat(row.get(name)) for name in columns} for row in found]
     table = pa.Table.from_pylist(rows) if rows else pa.table({name: pa.array([], pa.string()) for name in columns})
-    try:
+    with writing(file):
         parquet.write_table(table, file)
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise StorageUnusable(str(file), f"{why}; name another file") from error
     output.note(f"{output.count(len(rows), 'row')} written to {file}")
 
 
