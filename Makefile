@@ -3,7 +3,7 @@ VENV    ?= .venv
 WORKERS ?= 3
 BIN     := $(VENV)/bin
 
-.PHONY: demo test check install install-dev bench chaos clean
+.PHONY: demo test test-fast check docs install install-dev bench chaos clean
 
 demo: install  ## the shipped model through every stage, and the matrix
 	$(BIN)/haloctl submit demo --wait
@@ -12,11 +12,17 @@ test: install-dev check  ## all checks and all tests
 	$(BIN)/python -m compileall -q orchestrator workers jobs db tests  # or each of their hundreds of processes does
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-check: install-dev  ## what needs no test to be run
+test-fast: install-dev  ## unit tests, and what needs neither a server nor long-running processes
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/unit
+
+check: docs  ## what needs no test to be run
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+docs: install-dev  ## the documentation as a site, in docs/_build/html; warnings are errors
+	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
 
 bench: install-dev  ## speed, as ratios against something else in the same run
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m benchmark tests/performance -s
@@ -36,4 +42,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt infra/install.sh
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache docs/_build docs/reference/commands.md

@@ -1,52 +1,53 @@
-"""Every write there is, and what the head reads: each change of state is guarded and leaves an event."""
+"""The front of all writes of jobs, tasks, attempts and nodes, and the snapshot that the scheduler decides from."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import StatementError
 
-from db import attempts, logs, moves, nodes, requests, submission, tables, terms, toolchains
-from db.attempts import Begun, TakeOver
-from db.engine import Database
-from db.filters import parts
-from db.nodes import Closed
-from db.reader import SnapshotReader
-from db.snapshot import Need, OpenTask, RunningAttempt, Snapshot, Unresolved
-from db.terms import LeaderKind
-from db.toolchains import KeptLock
-from jobs.plan import Plan
-from jobs.stages.base import Model
+from db.connection.engine import Database
+from db.schema import tables
+from db.schema.filters import parts
+from db.snapshots.reader import SnapshotReader
+from db.snapshots.snapshot import NeededTask, OpenTask, RunningAttempt, Snapshot, UnresolvedToolchain
+from db.writes import attempts, logs, nodes, requests, terms, toolchains, transitions
+from db.writes.attempts import CacheHit, NewAttempt
+from db.writes.nodes import Cordon
+from db.writes.submission import Submission, insert_job
+from db.writes.terms import LeaderKind
+from db.writes.toolchains import StoredLock
+from db.writes.transitions import Transition
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Artifact, LogChunk, Node, TaskResult, Unfit
 from jobs.toolchains import Lock as ToolchainLock
 
 __all__ = [
-    "Begun",
+    "CacheHit",
     "CachedTask",
-    "Closed",
-    "KeptLock",
+    "Cordon",
     "LeaderKind",
-    "Need",
+    "NeededTask",
+    "NewAttempt",
     "OpenTask",
     "RunningAttempt",
     "Snapshot",
     "Store",
-    "TakeOver",
-    "Unresolved",
+    "StoredLock",
+    "Submission",
+    "UnresolvedToolchain",
 ]
 
-#: What a result raises that no database takes: it names no metric, holds no number, or holds a file twice.
+#: Raised by a result that can't be stored: it names an unknown metric, holds no number, or holds a file twice.
 UNSTORABLE = (StatementError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class CachedTask:
-    """An earlier task that succeeded, with what it made."""
+    """An earlier task that succeeded, with its outputs."""
 
     task: str
     attempt: str
@@ -54,14 +55,14 @@ class CachedTask:
 
 
 def utc_now() -> datetime:
-    """The time, aware."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 class Store:
-    """What may be written. Each method is one transaction.
+    """Writes to a database; each method is one transaction.
 
-    Those that take many take each by itself: what somebody else moved first is left out of what they return.
+    Methods that take many items treat each by itself; the result leaves out those that another process moved first.
     """
 
     def __init__(self, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
@@ -70,112 +71,82 @@ class Store:
         self._reader = SnapshotReader()
         self._reading = Lock()
 
-    def begin_term(self, kind: LeaderKind, host: str, pid: int) -> int:
-        """Lead from now on: what earlier leaders begin after this is refused."""
+    def start_term(self, kind: LeaderKind, host: str, pid: int) -> int:
+        """Start a term and return its number; attempts that leaders of earlier terms start from now on are refused."""
         with self._writing() as (connection, now):
             return terms.begin(connection, now, kind, host, pid)
 
     def end_term(self, term: int) -> None:
-        """Lead no more."""
+        """Record that the leader of a term has stopped."""
         with self._writing() as (connection, now):
             terms.end(connection, now, term)
 
-    def submit(
-        self,
-        plan: Plan,
-        *,
-        name: str,
-        spec: Mapping[str, Any],
-        model: Model,
-        submitted_by: str,
-        timeout_s: float,
-        reuse: bool,
-        reuse_measurements: bool = False,
-        priority: int = 0,
-        job_timeout_s: float | None = None,
-    ) -> str:
-        """Store a job with all of its tasks and cells; returns its id. `spec` is the job file as JSON values.
-
-        An attempt may take `timeout_s`, the whole job `job_timeout_s`. With `reuse` what earlier tasks computed may be
-        taken over, but for measurements; with `reuse_measurements` these too.
-        """
+    def submit(self, submission: Submission) -> str:
+        """Store a job with all of its tasks and cells; returns its id."""
         with self._writing() as (connection, now):
-            return submission.submit(
-                connection,
-                now,
-                plan,
-                name=name,
-                spec=spec,
-                model=model,
-                submitted_by=submitted_by,
-                timeout_s=timeout_s,
-                reuse=reuse,
-                reuse_measurements=reuse_measurements,
-                priority=priority,
-                job_timeout_s=job_timeout_s,
-            )
+            return insert_job(connection, now, submission)
 
     def snapshot(self) -> Snapshot:
-        """What the head decides from; cheap when little has changed since this store's last one."""
+        """Return what the scheduler decides from; cheap when little changed since this store's last snapshot."""
         with self._reading, self.database.reading() as connection:
             return self._reader.read(connection, self._clock())
 
     def queue(self, tasks: Iterable[str]) -> set[str]:
-        """Pending to queued: all that they need is done. Returns those that were pending."""
-        return self._move_on(dict.fromkeys(tasks, ""), TaskState.QUEUED)
+        """Move tasks whose needs are done from pending to queued; returns those that were pending."""
+        return self._move(dict.fromkeys(tasks, ""), TaskState.QUEUED)
 
     def unqueue(self, tasks: Iterable[str]) -> set[str]:
-        """Queued to pending: something that they need is made again. Returns those that were queued."""
-        details = dict.fromkeys(tasks, "something that it needs is made again")
-        return self._move_on(details, TaskState.PENDING, was=TaskState.QUEUED)
+        """Move tasks one of whose needs runs again from queued to pending; returns those that were queued."""
+        details = dict.fromkeys(tasks, "a task that it needs runs again")
+        return self._move(details, TaskState.PENDING, expected=TaskState.QUEUED)
 
     def block(self, reasons: Mapping[str, str]) -> set[str]:
-        """Pending to blocked, by task with what it needs and will not get. Returns those that were pending."""
-        return self._move_on(reasons, TaskState.BLOCKED)
+        """Move tasks, each with the reason, from pending to blocked; returns those that were pending."""
+        return self._move(reasons, TaskState.BLOCKED)
 
     def fail(self, failures: Mapping[str, Failure]) -> set[str]:
-        """Queued to failed, by task with why it can't be run at all. Returns those that were queued."""
+        """Move tasks, each with why it can't run at all, from queued to failed; returns those that were queued."""
         with self._writing() as (connection, now):
-            queued = [one for one in moves.lock(connection, failures).values() if one.state is TaskState.QUEUED]
-            moves.make(connection, now, [moves.failed(one, failures[one.id]) for one in queued])
-            return {one.id for one in queued}
+            tasks = [task for task in transitions.lock(connection, failures).values() if task.state is TaskState.QUEUED]
+            transitions.apply(connection, now, [transitions.to_failed(task, failures[task.id]) for task in tasks])
+        return {task.id for task in tasks}
 
-    def _move_on(self, details: Mapping[str, str], to: TaskState, was: TaskState = TaskState.PENDING) -> set[str]:
+    def _move(self, details: Mapping[str, str], to: TaskState, *, expected: TaskState = TaskState.PENDING) -> set[str]:
         with self._writing() as (connection, now):
-            found = [one for one in moves.lock(connection, details).values() if one.state is was]
-            reason = {one.id: {"blocked_by": details[one.id]} for one in found} if to is TaskState.BLOCKED else {}
-            made = [moves.Move(one, to, details[one.id], values=reason.get(one.id, {})) for one in found]
-            moves.make(connection, now, made)
-            return {one.id for one in found}
+            tasks = [task for task in transitions.lock(connection, details).values() if task.state is expected]
+            values = {task.id: {"blocked_by": details[task.id]} if to is TaskState.BLOCKED else {} for task in tasks}
+            moves = [Transition(task, to, details[task.id], values=values[task.id]) for task in tasks]
+            transitions.apply(connection, now, moves)
+        return {task.id for task in tasks}
 
-    def set_waits(self, waits: Mapping[str, tuple[str | None, bool]]) -> None:
-        """Say what open tasks wait for, and whether nothing that runs could change that.
+    def set_wait_reasons(self, waits: Mapping[str, tuple[str | None, bool]]) -> None:
+        """Set why open tasks wait, and whether the cluster as it is could never run them.
 
-        Leaves no event, and does nothing to a task that is not open any more.
+        Leaves no event; tasks that are no longer open are left alone.
         """
         with self._writing() as (connection, _):
-            moves.set_waits(connection, waits)
+            transitions.set_wait_reasons(connection, waits)
 
-    def take_over(self, wanted: Sequence[TakeOver]) -> set[str]:
-        """Queued to cached: the outputs and measurements of `from_task` are the task's too. Returns the tasks."""
+    def record_cache_hits(self, hits: Sequence[CacheHit]) -> set[str]:
+        """Move queued tasks to cached, each with the outputs and measurements of its `from_task`; returns them."""
         with self._writing() as (connection, now):
-            return attempts.take_over(connection, now, wanted)
+            return attempts.record_cache_hits(connection, now, hits)
 
-    def start(self, begun: Sequence[Begun]) -> set[str]:
-        """Queued to running, each with a new attempt whose epoch is the task's plus one; returns the attempts.
+    def start(self, new_attempts: Sequence[NewAttempt]) -> set[str]:
+        """Move tasks from queued to running, each with a new attempt of the next epoch; returns the attempts.
 
-        Left out, beside what somebody else moved, is what an earlier term's leader begins, and what would run on
-        something that was closed or quarantined meanwhile.
+        Also left out are attempts of a leader of an earlier term, and attempts on nodes or devices that were cordoned
+        or quarantined meanwhile.
         """
         with self._writing() as (connection, now):
-            return attempts.begin(connection, now, begun)
+            return attempts.start(connection, now, new_attempts)
 
     def finish(self, results: Sequence[TaskResult]) -> dict[str, TaskState]:
-        """Store what came of attempts; returns the tasks' new states by attempt.
+        """Store the results of attempts; returns the tasks' new states by attempt.
 
-        Succeeded, failed, queued again where the kind of failure is tried again, or cancelled when that was asked for.
-        Attempts that were given up or are stored already are left out. A result that no database takes is stored as
-        a bug of ours, and keeps no other from being stored.
+        A task becomes succeeded, failed, queued again if its kind of failure is retried, or cancelled if that was
+        requested. Attempts that were given up or are stored already are left out. A result that can't be stored is
+        stored as an internal failure, and does not keep the others from being stored.
         """
         try:
             with self._writing() as (connection, now):
@@ -187,7 +158,7 @@ class Store:
         return {attempt: state for result in results for attempt, state in self.finish([result]).items()}
 
     def expire_jobs(self) -> list[str]:
-        """Cancel what is left of jobs whose time is over; returns them."""
+        """Cancel the open tasks of jobs whose time limit has passed; returns these jobs."""
         with self.database.reading() as connection:
             if not requests.due(connection, self._clock()):
                 return []
@@ -195,7 +166,7 @@ class Store:
             return requests.expire(connection, now)
 
     def request_cancel(self, name: str) -> list[str]:
-        """Cancel what has not ended of a job or one task: what runs becomes cancelling, the rest cancelled at once.
+        """Cancel a job or one task: running tasks become cancelling, open ones cancelled at once.
 
         `name` is an id or the start of one. Returns the ids of the tasks; raises NotFound, NothingToDo.
         """
@@ -203,93 +174,98 @@ class Store:
             return requests.cancel(connection, now, name)
 
     def retry(self, name: str) -> list[str]:
-        """Put what failed, was blocked or cancelled of a job back to pending; or one task with what is tied to it.
+        """Put failed, blocked and cancelled tasks back to pending: all of a job, or one with those connected to it.
 
-        Those are the tasks that it needs, and the ones that need it. Returns the ids; raises NotFound, NothingToDo.
+        Connected are the tasks that it needs and the tasks that need it. Returns the ids; raises NotFound, NothingToDo.
         """
         with self._writing() as (connection, now):
             return requests.retry(connection, now, name)
 
-    def see_nodes(self, found: Sequence[Node], refusing: Mapping[str, str] | None = None) -> None:
-        """Remember nodes and their devices as they describe themselves; all others are down.
+    def record_nodes(self, up: Sequence[Node], not_ready: Mapping[str, str] | None = None) -> None:
+        """Record the nodes that are up and their devices; all other nodes are down.
 
-        `refusing` are those of them that take nothing now, each with the reason.
+        `not_ready` gives the reason for each of them that takes no task now.
         """
         with self._writing() as (connection, now):
-            nodes.see(connection, now, found, refusing or {})
+            nodes.record(connection, now, up, not_ready or {})
 
-    def close_node(self, name: str, how: Closed, why: str) -> None:
-        """Have nothing new started on a node; raises NotFound."""
+    def cordon_node(self, name: str, cordon: Cordon, reason: str) -> None:
+        """Let nothing new start on a node; raises NotFound."""
         with self.database.writing() as connection:
-            nodes.hold(connection, [name])
-            nodes.close(connection, self._clock(), name, how, why)
+            nodes.lock(connection, [name])
+            nodes.cordon(connection, self._clock(), name, cordon, reason)
 
-    def open_node(self, name: str) -> None:
-        """Let a node be used again; raises NotFound."""
+    def uncordon_node(self, name: str) -> None:
+        """Let tasks start on a node again; raises NotFound."""
         with self._writing() as (connection, _):
-            nodes.open_again(connection, name)
+            nodes.uncordon(connection, name)
 
     def quarantine(self, unfit: Sequence[Unfit]) -> None:
-        """Take nodes and devices out of use until they are released; those that nobody has seen are ignored."""
+        """Take nodes and devices out of use until they are released; unknown ones are ignored."""
         with self.database.writing() as connection:
-            nodes.hold(connection, [one.node for one in unfit])
+            nodes.lock(connection, [each.node for each in unfit])
             nodes.quarantine(connection, self._clock(), unfit)
 
     def release(self, node: str, kind: str, index: int | None = None) -> None:
-        """Use a device again; all of a kind without `index`, the node itself where `kind` is empty. Raises NotFound."""
+        """End the quarantine of a device, of all of a kind without `index`, or of the node if `kind` is empty.
+
+        Raises NotFound.
+        """
         with self._writing() as (connection, _):
             nodes.release(connection, node, kind, index)
 
-    def keep_lock(self, lock: ToolchainLock, instead_of: str | None) -> KeptLock:
-        """Have a toolchain's name stand for a lock, unless it stands for another than `instead_of`, a digest, by now;
-        returns what it stands for."""
-        with self._writing() as (connection, now):
-            return toolchains.keep(connection, now, lock, instead_of)
+    def record_lock(self, lock: ToolchainLock, instead_of: str | None) -> StoredLock:
+        """Make a lock the current one of its toolchain's name, and return the current one.
 
-    def keep_compiler_flags(self, flags: Mapping[str, Collection[str]]) -> None:
-        """Remember what the compilers of locks offer, by digest."""
+        Nothing changes if the current one is not the one with the digest `instead_of`: another process was first.
+        """
+        with self._writing() as (connection, now):
+            return toolchains.record_lock(connection, now, lock, instead_of)
+
+    def record_compiler_flags(self, flags: Mapping[str, Collection[str]]) -> None:
+        """Record the flags of the locks' compilers, by the digests of the locks."""
         with self._writing() as (connection, _):
-            toolchains.keep_flags(connection, flags)
+            toolchains.record_compiler_flags(connection, flags)
 
     def follow_log(self, attempt: str, for_s: float) -> None:
-        """Have the log of an attempt that runs fetched for so long."""
+        """Have the head fetch the log of a running attempt for so many seconds."""
         with self._writing() as (connection, now):
             logs.follow(connection, now, attempt, for_s)
 
     def followed(self) -> list[str]:
-        """The attempts whose logs are to be fetched."""
+        """Return the attempts whose logs are to be fetched."""
         with self.database.reading() as connection:
             return logs.followed(connection, self._clock())
 
     def add_log_chunks(self, chunks: Sequence[LogChunk]) -> None:
-        """Keep what was fetched of logs; nothing of attempts that have ended."""
+        """Store fetched parts of logs, except those of attempts that have ended."""
         with self._writing() as (connection, _):
             logs.add(connection, chunks)
 
     def find_all_cached(self, digests: Collection[str]) -> dict[str, CachedTask]:
-        """By digest, the newest task that ran with it and succeeded."""
+        """Return, by digest, the newest task that succeeded with it."""
         newest: dict[str, tuple[str, str]] = {}
         with self.database.reading() as connection:
             for part in parts(sorted(set(digests))):
-                for row in connection.execute(attempts.newest_with(part)):
+                for row in connection.execute(attempts.newest_successes(part)):
                     newest.setdefault(row.digest, (row.task, row.id))
-            made = _artifacts(connection, [attempt for _, attempt in newest.values()])
-        return {digest: CachedTask(task, attempt, made[attempt]) for digest, (task, attempt) in newest.items()}
+            artifacts = _artifacts(connection, [attempt for _, attempt in newest.values()])
+        return {digest: CachedTask(task, attempt, artifacts[attempt]) for digest, (task, attempt) in newest.items()}
 
     def outputs(self, task: str) -> tuple[Artifact, ...]:
-        """What a done task made or took over, by name."""
+        """Return a done task's outputs, by name, also those from a cache hit."""
         return self.all_outputs([task]).get(task, ())
 
     def all_outputs(self, tasks: Collection[str]) -> dict[str, tuple[Artifact, ...]]:
-        """By task, what it made or took over, by name."""
+        """Return the outputs of done tasks, each task's by name."""
         columns = tables.tasks.c
-        made_by: dict[str, str] = {}
+        attempt_by_task: dict[str, str] = {}
         with self.database.reading() as connection:
             for part in parts(sorted(set(tasks))):
                 rows = connection.execute(select(columns.id, columns.attempt).where(columns.id.in_(part)))
-                made_by |= {row.id: row.attempt for row in rows if row.attempt}
-            made = _artifacts(connection, list(made_by.values()))
-        return {task: made[attempt] for task, attempt in made_by.items()}
+                attempt_by_task |= {row.id: row.attempt for row in rows if row.attempt}
+            artifacts = _artifacts(connection, list(attempt_by_task.values()))
+        return {task: artifacts[attempt] for task, attempt in attempt_by_task.items()}
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, datetime]]:
@@ -298,14 +274,14 @@ class Store:
 
 
 def _artifacts(connection: Connection, attempts: Collection[str]) -> dict[str, tuple[Artifact, ...]]:
-    """By attempt, what it made, by name."""
+    """Return the artifacts of attempts, each attempt's by name."""
     columns = tables.artifacts.c
-    found: dict[str, list[Artifact]] = {attempt: [] for attempt in attempts}
-    for part in parts(sorted(found)):
+    artifacts: dict[str, list[Artifact]] = {attempt: [] for attempt in attempts}
+    for part in parts(sorted(artifacts)):
         rows = select(tables.artifacts).where(columns.attempt.in_(part)).order_by(columns.attempt, columns.name)
         for row in connection.execute(rows):
-            found[row.attempt].append(Artifact(row.name, row.kind, row.sha256, row.size_bytes))
-    return {attempt: tuple(files) for attempt, files in found.items()}
+            artifacts[row.attempt].append(Artifact(row.name, row.kind, row.sha256, row.size_bytes))
+    return {attempt: tuple(files) for attempt, files in artifacts.items()}
 
 
 def _unstorable(result: TaskResult, error: Exception) -> TaskResult:

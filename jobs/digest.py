@@ -1,23 +1,20 @@
-"""The identity of a task: equal digests mean equal outputs."""
+"""The identity of a task: tasks with equal digests have equal outputs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from jobs.artifact_kinds import is_input
 from jobs.hashing import digest_of
 from jobs.stages.base import Stage
 from jobs.task import Artifact
 from jobs.toolchains import Toolchain
 
-HOSTLESS = frozenset({"quantize", "export"})  #: stages whose outputs serve every host
-UNREAD_KINDS = frozenset({"log", "report"})  #: artifacts that no later stage reads: they have times in them
 
-
-def what_matters(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without where the model lies: its digest says what it is."""
-    kept = dict(settings)
-    if "model" in kept:
-        kept["model"] = {key: value for key, value in kept["model"].items() if key != "text"}
-    return kept
+def identity_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without the model's place, because its digest identifies it."""
+    if "model" not in settings:
+        return dict(settings)
+    return {**settings, "model": {key: value for key, value in settings["model"].items() if key != "text"}}
 
 
 def identity(
@@ -26,18 +23,17 @@ def identity(
     toolchain: Toolchain,
     inputs: Mapping[str, Iterable[Artifact]],
 ) -> dict[str, Any]:
-    """All that a task's outputs follow from, as a JSON value; `inputs` by the stage that made them."""
+    """Return everything that determines a task's outputs, as a JSON value; `inputs` are by the stage that made them."""
+    is_on_host = settings.get("target", "cpu") == "cpu" and not stage.is_portable
     return {
         "stage": stage.name,
         "version": stage.version,
-        "settings": what_matters(settings),
+        "settings": identity_settings(settings),
         "toolchain": dict(toolchain.versions),
         "program": toolchain.programs if stage.has_program else "",
-        "host_cpu": toolchain.host_cpu if settings.get("target", "cpu") == "cpu" and stage.name not in HOSTLESS else "",
+        "host_cpu": toolchain.host_cpu if is_on_host else "",
         "inputs": {
-            name: sorted(
-                [artifact.name, artifact.sha256] for artifact in artifacts if artifact.kind not in UNREAD_KINDS
-            )
+            name: sorted([artifact.name, artifact.sha256] for artifact in artifacts if is_input(artifact.kind))
             for name, artifacts in inputs.items()
         },
     }
@@ -49,26 +45,26 @@ def task_digest(
     toolchain: Toolchain,
     inputs: Mapping[str, Iterable[Artifact]],
 ) -> str:
-    """The digest of a task's identity."""
+    """Return the digest of a task's identity."""
     return digest_of(identity(stage, settings, toolchain, inputs))
 
 
-def entries(found: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity's parts by dotted names: `settings.flags`, `toolchain.torch`, `inputs.export.model.mlir`."""
-    inputs = {stage: dict(files) for stage, files in found["inputs"].items()}
-    return dict(_leaves("", {**found, "inputs": inputs}))
+def entries(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity's parts by dotted names: `settings.flags`, `toolchain.torch`, `inputs.export.model.mlir`."""
+    inputs = {stage: dict(files) for stage, files in identity["inputs"].items()}
+    return dict(_leaves("", {**identity, "inputs": inputs}))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The `entry` names that two identities differ in, each with `old` and `new`; a side that lacks it has no value."""
+    """Return the entries that two identities differ in, each with its values `old` and `new` where it exists."""
     before, after = entries(old), entries(new)
     names = [name for name in {**before, **after} if not _is_shared(name, before, after)]
     sides = (("old", before), ("new", after))
-    return [{"entry": name, **{side: has[name] for side, has in sides if name in has}} for name in names]
+    return [{"entry": name, **{side: values[name] for side, values in sides if name in values}} for name in names]
 
 
-def likeness(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
-    """How many entries two identities share."""
+def count_shared_entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
+    """Return the number of entries that two identities share."""
     before, after = entries(old), entries(new)
     return sum(_is_shared(name, before, after) for name in before)
 

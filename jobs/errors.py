@@ -1,15 +1,15 @@
-"""The errors that haloctl raises on purpose, one family per exit code.
+"""The errors that haloctl raises on purpose, one family for each exit code.
 
     HaloError                     never raised itself
-    |- UserError              2   FileError, JobFileError, UnknownRecipe, UnknownToolchain, ToolchainUnusable, BadModel,
+    |- UserError              2   FileError, JobFileError, UnknownRecipe, UnknownToolchain, ToolchainUnusable,
     |                             BadSetting
-    |- JobFailed              3   also Disagrees, ArtifactsUnsound
+    |- JobFailed              3   also ResultsDiffer, ArtifactsDamaged
     |- NotFound               4   NoSuchJob, NoSuchTask, AmbiguousId, ArtifactLost
-    |- Conflict               5   InvalidTransition, LostRace, AlreadyLed, NameTaken, NotEmpty, RulesBroken
+    |- Conflict               5   InvalidTransition, LostRace, AlreadyLeading, NameTaken, NotEmpty, InvariantsViolated
     `- Unreachable            6   DatabaseUnreachable, SchemaOutdated, SchemaNewer, ClusterUnreachable, StorageUnusable,
                                   IndexUnreachable
 
-Fields go to `super().__init__` and the text is made in `__str__`, so that an error survives pickling.
+The fields are the arguments of `super().__init__` and `__str__` makes the text, so that errors survive pickling.
 """
 
 import errno
@@ -19,19 +19,19 @@ DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class HaloError(Exception):
-    """Anything that haloctl tells its user in one message, without a traceback."""
+    """An error that users see as one message, without a traceback."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UserError(HaloError):
-    """What the user gave can't be used as it is."""
+    """Input of the user that can't be used."""
 
     exit_code = 2
 
 
 class FileError(UserError):
-    """A file that the user gave has a wrong key, type or value."""
+    """A wrong key, type or value in a file of the user."""
 
     def __init__(self, file: str, line: int | None, key: str, message: str) -> None:
         super().__init__(file, line, key, message)
@@ -43,22 +43,22 @@ class FileError(UserError):
 
 
 class JobFileError(FileError):
-    """A job file is not what one should be."""
+    """A mistake in a job file."""
 
 
 class UnknownRecipe(UserError):
-    """Neither a file nor a recipe has the name that was given."""
+    """A name that is neither a file nor a recipe."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__(name, known)
         self.name, self.known = name, known
 
     def __str__(self) -> str:
-        return f"no job file and no recipe is called {self.name!r}; recipes: {', '.join(self.known)}"
+        return f"no job file or recipe is called {self.name!r}; recipes: {', '.join(self.known)}"
 
 
 class UnknownToolchain(UserError):
-    """No toolchain has the name that was given."""
+    """A name that no toolchain has."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__(name, known)
@@ -69,29 +69,18 @@ class UnknownToolchain(UserError):
 
 
 class ToolchainUnusable(UserError):
-    """A toolchain's packages do not go together, or can't be installed; trying again is no use."""
+    """A toolchain whose packages conflict or can't be installed; trying again does not help."""
 
-    def __init__(self, name: str, doing: str, said: str) -> None:
-        super().__init__(name, doing, said)
-        self.name, self.doing, self.said = name, doing, said
-
-    def __str__(self) -> str:
-        return f"toolchain {self.name} {self.doing}: {self.said}"
-
-
-class BadModel(UserError):
-    """A model can't be read, or can't be split as a job asks."""
-
-    def __init__(self, model: str, message: str) -> None:
-        super().__init__(model, message)
-        self.model, self.message = model, message
+    def __init__(self, name: str, problem: str, reason: str) -> None:
+        super().__init__(name, problem, reason)
+        self.name, self.problem, self.reason = name, problem, reason
 
     def __str__(self) -> str:
-        return f"model {self.model}: {self.message}"
+        return f"toolchain {self.name} {self.problem}: {self.reason}"
 
 
 class BadSetting(UserError):
-    """An environment variable or option has a value that can't be used."""
+    """An environment variable or option with a value that can't be used."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(name, message)
@@ -102,7 +91,7 @@ class BadSetting(UserError):
 
 
 class JobFailed(HaloError):
-    """A job that was waited for ended without success."""
+    """A job that ended without success while a command waited for it."""
 
     exit_code = 3
 
@@ -114,8 +103,8 @@ class JobFailed(HaloError):
         return f"job {self.job} ended as {self.state}: `haloctl show {self.job}` says why"
 
 
-class Disagrees(HaloError):
-    """What was run again did not come to the same."""
+class ResultsDiffer(HaloError):
+    """A task that was run again with a different result."""
 
     exit_code = 3
 
@@ -124,11 +113,11 @@ class Disagrees(HaloError):
         self.task, self.what = task, what
 
     def __str__(self) -> str:
-        return f"task {self.task} does not agree with what it was run for again: {self.what}"
+        return f"task {self.task} does not agree with its earlier run: {self.what}"
 
 
-class ArtifactsUnsound(HaloError):
-    """Files in the artifact store are damaged or missing."""
+class ArtifactsDamaged(HaloError):
+    """Damaged or missing files in the artifact store."""
 
     exit_code = 3
 
@@ -137,11 +126,11 @@ class ArtifactsUnsound(HaloError):
         self.count, self.of = count, of
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.of} are damaged or missing: tasks that need them have them made again"
+        return f"{self.count} of {self.of} are damaged or missing; tasks that need them make them again"
 
 
 class NotFound(HaloError):
-    """Nothing has the id or name that was given."""
+    """An id or name that nothing has."""
 
     exit_code = 4
 
@@ -165,14 +154,14 @@ LISTED_BY = {
 
 
 class AmbiguousId(NotFound):
-    """The prefix that was given belongs to more than one id."""
+    """A prefix that more than one id starts with."""
 
     def __str__(self) -> str:
-        return f"more than one {self.noun} starts with {self.name!r}: give more of its id"
+        return f"several {self.noun}s start with {self.name!r}: give more characters of the id"
 
 
 class ArtifactLost(NotFound):
-    """The artifact store does not have a file that it should have, or has it damaged."""
+    """A file that is missing from the artifact store or damaged in it."""
 
     def __init__(self, name: str, sha256: str, store: str, how: str) -> None:
         super().__init__("artifact", name)
@@ -184,13 +173,13 @@ class ArtifactLost(NotFound):
 
 
 class Conflict(HaloError):
-    """What was asked for does not fit the state that things are in."""
+    """A request that conflicts with the current state."""
 
     exit_code = 5
 
 
 class InvalidTransition(Conflict):
-    """A task was to go where its state does not lead."""
+    """A change of state that a task's state does not allow."""
 
     def __init__(self, task: str, state: str, wanted: str) -> None:
         super().__init__(task, state, wanted)
@@ -201,40 +190,40 @@ class InvalidTransition(Conflict):
 
 
 class LostRace(Conflict):
-    """Somebody else changed a row first; what was to be written is out of date."""
+    """A write that came after another change of the same row."""
 
     def __init__(self, what: str, wanted: str) -> None:
         super().__init__(what, wanted)
         self.what, self.wanted = what, wanted
 
     def __str__(self) -> str:
-        return f"{self.what} was changed by somebody else and did not become {self.wanted}"
+        return f"another process changed {self.what} first, so it did not become {self.wanted}"
 
 
-class AlreadyLed(Conflict):
-    """Somebody else leads."""
+class AlreadyLeading(Conflict):
+    """An attempt to lead while another leader is alive."""
 
     def __init__(self, who: str) -> None:
         super().__init__(who)
         self.who = who
 
     def __str__(self) -> str:
-        return f"{self.who} leads already: end that, or wait to take over with --standby"
+        return f"{self.who} is already the leader: end it, or wait for its end with --standby"
 
 
-class AlreadyRuns(Conflict):
-    """What there may be one of is there."""
+class AlreadyRunning(Conflict):
+    """A second start of something that runs only once."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what, remedy)
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
-        return f"{self.what} runs already: {self.remedy}"
+        return f"{self.what} is already running: {self.remedy}"
 
 
 class NothingToDo(Conflict):
-    """A command found nothing in a state that it applies to."""
+    """A command that finds nothing to apply to."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -244,52 +233,52 @@ class NothingToDo(Conflict):
         return self.message
 
 
-class SettingsLeft(Conflict):
-    """Settings of this machine were to be changed and are not as wanted."""
+class SettingsNotApplied(Conflict):
+    """Settings of this machine that could not be changed to the recommended values."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(names)
         self.names = names
 
     def __str__(self) -> str:
-        return f"not as wanted still: {', '.join(self.names)}; what to do is told above"
+        return f"still not as recommended: {', '.join(self.names)}; the lines above say what to do"
 
 
 class NameTaken(Conflict):
-    """Something else has the name that was given."""
+    """A new name that is taken."""
 
     def __init__(self, noun: str, name: str, remedy: str) -> None:
         super().__init__(noun, name, remedy)
         self.noun, self.name, self.remedy = noun, name, remedy
 
     def __str__(self) -> str:
-        return f"there is a {self.noun} called {self.name} already: {self.remedy}"
+        return f"a {self.noun} called {self.name} exists already: {self.remedy}"
 
 
 class NotEmpty(Conflict):
-    """A database that was to be filled holds something."""
+    """A database that should be empty and is not."""
 
     def __init__(self, database: str, table: str) -> None:
         super().__init__(database, table)
         self.database, self.table = database, table
 
     def __str__(self) -> str:
-        return f"{self.database}: it has {self.table} already; name a new one in HALOCTL_DATABASE_URL"
+        return f"{self.database} already has {self.table}; name a new database in HALOCTL_DATABASE_URL"
 
 
-class RulesBroken(Conflict):
-    """A database holds what can't be."""
+class InvariantsViolated(Conflict):
+    """A database that violates its invariants."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.count = count
 
     def __str__(self) -> str:
-        return f"the database breaks what must always hold, in {self.count} places; keep a copy of it, and report them"
+        return f"the database breaks its invariants in {self.count} places: keep a copy of it, and report them"
 
 
 class Unreachable(HaloError):
-    """Something haloctl stands on can't be reached or used."""
+    """A service or resource that haloctl needs and can't reach or use."""
 
     exit_code = 6
 
@@ -302,24 +291,24 @@ class Unreachable(HaloError):
 
 
 class DatabaseUnreachable(Unreachable):
-    """The database can't be opened, read or written."""
+    """A database that can't be opened, read or written."""
 
 
 class SchemaOutdated(Unreachable):
-    """The database was made by an older haloctl."""
+    """A database with the schema of an older haloctl."""
 
 
 class SchemaNewer(Unreachable):
-    """The database was made by a newer haloctl."""
+    """A database with the schema of a newer haloctl."""
 
 
 class ClusterUnreachable(Unreachable):
-    """Ray can't be started or joined."""
+    """A Ray cluster that can't be started or joined."""
 
 
 class StorageUnusable(Unreachable):
-    """The data folder or the artifact store can't be written."""
+    """A data folder or artifact store that can't be written."""
 
 
 class IndexUnreachable(Unreachable):
-    """Packages can't be fetched for now; the next time may be another thing."""
+    """A package index that can't be reached now; another try may succeed."""

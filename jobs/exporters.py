@@ -1,25 +1,82 @@
-"""What makes a program of a model, beside haloctl itself: what each can't do."""
+"""The table of exporters: what makes a program of a model, and how the stages of engines then work."""
 
-from jobs.variants import QUANTIZED, Engine, Exporter, KvPrecision, Quantizer, Variant
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from jobs.engines import ENGINES
+from jobs.problems import Problem
+from jobs.stages.base import Settings, Stage
+from jobs.stages.shark_benchmark import SHARK_BENCHMARK
+from jobs.stages.shark_export import SHARK_EXPORT
+from jobs.variants import AXIS_DEFAULTS, HALOCTL, IREE, QUANTIZED, Axes, KvCache, KvPrecision, Variant, is_quantized
 
 
-def problem(variant: Variant) -> str | None:
-    """Why a variant's exporter can't make it."""
-    if variant.pp > 1 and variant.exporter is Exporter.HALOCTL:
-        what = "the exporter haloctl" if variant.engine is Engine.IREE else f"the engine {variant.engine}"
-        return (
-            f"{what} makes no pipeline: it splits every layer over all devices (tp); the exporter sharktank gives each "
-            "device layers of its own (pp)"
-        )
-    if variant.exporter is Exporter.HALOCTL:
+def _haloctl_problem(variant: Variant) -> Problem | None:
+    if variant.pp == 1:
         return None
+    what = "the exporter haloctl" if variant.engine == IREE else f"the engine {variant.engine}"
+    message = (
+        f"{what} makes no pipeline: it splits every layer over all devices (tp); the exporter sharktank gives each "
+        "device layers of its own (pp)"
+    )
+    return Problem.of_variant(variant, "pp", "exporter", "engine", message=message)
+
+
+def _sharktank_problem(variant: Variant) -> Problem | None:
     if variant.tp > 1:
-        return (
-            "the exporter sharktank splits no layer over devices: its release 3.8 asserts a tensor parallelism of 1; "
-            "what it has is a pipeline (pp)"
+        message = (
+            "the exporter sharktank splits no layer over devices, because its release 3.8 asserts a tensor parallelism "
+            "of 1; use a pipeline (pp)"
         )
+        return Problem.of_variant(variant, "tp", "exporter", message=message)
     if variant.kv_precision is not KvPrecision.SAME:
-        return "the exporter sharktank takes no scales for a KV cache: Brevitas 0.13 can't export them"
-    if variant.precision in QUANTIZED and variant.quantizer is not Quantizer.BREVITAS:
-        return f"the exporter sharktank takes {variant.precision} from the quantizer brevitas alone"
+        message = "the exporter sharktank takes no scales for a KV cache: Brevitas 0.13 can't export them"
+        return Problem.of_variant(variant, "kv_precision", "exporter", message=message)
+    if variant.precision in QUANTIZED and variant.quantizer != "brevitas":
+        message = f"the exporter sharktank takes {variant.precision} only from the quantizer brevitas"
+        return Problem.of_variant(variant, "quantizer", "precision", "exporter", message=message)
     return None
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """What makes a program of a model."""
+
+    title: str
+    problem: Callable[[Variant], Problem | None]  #: why it can't export a variant
+    stages: Mapping[str, Stage] = field(default_factory=dict)  #: stages that it does otherwise than the engine
+    kv_cache: KvCache | None = None  #: the only layout that it makes; None: every layout
+
+
+EXPORTERS: dict[str, Exporter] = {
+    HALOCTL: Exporter("haloctl's own", _haloctl_problem),
+    # the SHARK route: a Hugging Face model becomes a model of shark-ai
+    "sharktank": Exporter(
+        "shark-ai's sharktank",
+        _sharktank_problem,
+        {"export": SHARK_EXPORT, "benchmark": SHARK_BENCHMARK},
+        KvCache.PAGED,
+    ),
+}
+
+
+def stages_of(axes: Axes) -> dict[str, Stage]:
+    """Return how a variant's engine and exporter do each stage."""
+    return {**ENGINES[axes.engine].stages, **EXPORTERS[axes.exporter].stages}
+
+
+def stage_of(name: str, settings: Settings) -> Stage:
+    """Return a stage as the engine and exporter in a task's settings do it; settings without an engine are IREE's."""
+    exporter, engine = settings.get("exporter", HALOCTL), settings.get("engine", IREE)
+    return EXPORTERS[exporter].stages.get(name) or ENGINES[engine].stages[name]
+
+
+def normalize_axes(axes: Axes, *, has_quantizer: bool = True) -> Axes:
+    """Return the axes with those at their default that mean nothing for the variant.
+
+    Only some engines have exported programs, and nothing quantizes f16.
+    """
+    ignored = {"exporter", "kv_cache"} - ENGINES[axes.engine].axes
+    axes = replace(axes, **{axis: AXIS_DEFAULTS[axis] for axis in ignored})
+    axes = replace(axes, kv_cache=EXPORTERS[axes.exporter].kv_cache or axes.kv_cache)
+    return axes if has_quantizer and is_quantized(axes) else replace(axes, quantizer=HALOCTL)

@@ -1,10 +1,10 @@
-"""Digests of plain values."""
+"""Digests of JSON values."""
 
 import hashlib
 import json
 
 
 def digest_of(value: object) -> str:
-    """The sha256 of a JSON value, whatever the order of its keys."""
+    """Return the sha256 of a JSON value, which does not depend on the order of keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Every metric there is: its unit and which way is better. Names carry units where people might mix them up."""
+"""The table of metrics: unit, stage and which direction is better. Names have a unit where it could be mistaken."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Metric:
-    """One kind of number."""
+    """One measured quantity."""
 
-    stage: str  #: that measures it
+    stage: str  #: the stage that measures it
     unit: str
     is_lower_better: bool = True
     title: str = ""
@@ -27,11 +27,9 @@ METRICS: dict[str, Metric] = {
     "output_tokens_per_s": Metric(
         "benchmark", "tokens/s", is_lower_better=False, title="new tokens of all rows, over a whole generation"
     ),
-    "torch_compile_s": Metric("benchmark", "s", title="what torch-compile's first calls take longer than later ones"),
-    "host_memory_bytes": Metric("benchmark", "bytes", title="peak resident memory, of all ranks together"),
-    "device_memory_bytes": Metric(
-        "benchmark", "bytes", title="peak memory allocated on the devices, all of them together"
-    ),
+    "torch_compile_s": Metric("benchmark", "s", title="time that torch-compile's first calls take beyond later ones"),
+    "host_memory_bytes": Metric("benchmark", "bytes", title="peak resident memory of all ranks together"),
+    "device_memory_bytes": Metric("benchmark", "bytes", title="peak memory allocated on all devices together"),
     "quantize_s": Metric("quantize", "s", title="calibrating and writing the weights"),
     "quantize_peak_bytes": Metric("quantize", "bytes"),
     "quantized_bytes": Metric("quantize", "bytes", title="the weights' files"),
@@ -51,7 +49,7 @@ METRICS: dict[str, Metric] = {
     ),
     **{
         f"mfma_{kind}_{entry}": Metric(
-            "compile", "instructions", is_lower_better=False, title=f"those of {kind} in {entry} dispatches"
+            "compile", "instructions", is_lower_better=False, title=f"{kind} matrix instructions in {entry} dispatches"
         )
         for kind in ("fp8", "int8")
         for entry in ("prefill", "decode")
@@ -69,5 +67,5 @@ METRICS: dict[str, Metric] = {
 
 
 def metrics_like(pattern: str) -> tuple[str, ...]:
-    """Those that a name or pattern stands for; none where it is wrong."""
+    """Return the metrics that match a name or pattern; empty if none does."""
     return tuple(name for name in METRICS if fnmatchcase(name, pattern))

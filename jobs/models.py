@@ -1,4 +1,7 @@
-"""What a job file's `model:` may name, and where its files lie. Standard library only: stage programs import it.
+"""The models that a job file's `model` can name, and where their files are.
+
+Stage programs import this module, so it uses only the standard library.
+
 
 tiny-llama               a model that ships with haloctl
 /path/to/model           a folder in Hugging Face layout (anything with a leading ~, . or /)
@@ -18,7 +21,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class ModelKind(StrEnum):
-    """Where a model comes from."""
+    """The origin of a model."""
 
     SHIPPED = "shipped"
     FOLDER = "folder"
@@ -28,38 +31,38 @@ class ModelKind(StrEnum):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model as a job names it. `folder` is where its files lie; for a hub model it is None until they are fetched."""
+    """A model as a job names it. `folder` has its files; for a hub model it is None, because they are fetched later."""
 
     kind: ModelKind
-    name: str  #: what variants are called after: `tiny-llama`, `llama3.1-70B`
-    text: str  #: what the job file says, made absolute for a folder
+    name: str  #: the beginning of its variants' names: `tiny-llama`, `llama3.1-70B`
+    text: str  #: the text of the job file; the absolute path of a folder
     folder: Path | None
 
     @property
-    def called(self) -> tuple[str, ...]:
-        """What a job file may call it."""
+    def aliases(self) -> tuple[str, ...]:
+        """The names that a job file can call it by."""
         return self.text, self.name
 
     @property
     def has_weights(self) -> bool:
-        """Shapes have none: they can be exported and compiled, not run."""
+        """Whether it can run; a shape can only be exported and compiled."""
         return self.kind is not ModelKind.SHAPE
 
 
 def shipped_models() -> list[str]:
-    """Names of the models that ship with haloctl."""
+    """Return the names of the models that ship with haloctl."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
 
 def shapes() -> list[str]:
-    """Names that may follow `shape:`."""
+    """Return the names that can follow `shape:`."""
     return sorted(path.stem for path in SHAPES.glob("*.json"))
 
 
 def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
-    """Tell which model `text` names; a relative folder is taken from `relative_to` (the job file's folder).
+    """Return the model that `text` names; a relative folder is relative to `relative_to`, the job file's folder.
 
-    Raises ValueError with what the name may be. Does not look into the model's files.
+    Raises ValueError, which says what names there are. Does not read the model's files.
     """
     if text.startswith(SHAPE_PREFIX):
         return _shape(text)
@@ -82,15 +85,15 @@ def _shape(text: str) -> ModelSource:
     name = text.removeprefix(SHAPE_PREFIX)
     if name.lower() not in shapes():
         raise ValueError(f"no shape is called {name!r}: there are {', '.join(shapes())}")
-    pretty = re.sub(r"(\d+)b$", r"\1B", name.lower())  # llama3.1-70b -> llama3.1-70B, as trackers write it
+    pretty = re.sub(r"(\d+)b$", r"\1B", name.lower())  # llama3.1-70b becomes llama3.1-70B, as trackers write it
     return ModelSource(ModelKind.SHAPE, pretty, SHAPE_PREFIX + name.lower(), SHAPES)
 
 
 def shape_file(source: ModelSource) -> Path:
-    """The config.json facts of a shape."""
+    """Return the file with the config of a shape."""
     return SHAPES / f"{source.text.removeprefix(SHAPE_PREFIX)}.json"
 
 
 def safe_name(text: str) -> str:
-    """`text` with nothing in it that could be a path or a shell's business."""
+    """Return `text` without characters that mean something in a path or a shell."""
     return re.sub(r"[^\w.-]", "_", text).lstrip(".") or "model"

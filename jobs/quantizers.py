@@ -1,29 +1,30 @@
-"""What makes a model's low-precision weights and scales: what each maker does, with which options, under what.
+"""The table of quantizers: what each makes, with which options, under which toolchain.
 
-A maker's program is workers/llm/quantizers/<maker>.py, and what it writes is the layout that
-workers/llm/quantized_layout.py describes.
+A quantizer's program is workers/llm/quantizers/<name>.py; its output has the layout that
+workers/llm/models/quantized_layout.py describes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.problems import Problem
 from jobs.toolchains import DEFAULT
-from jobs.variants import KvPrecision, Precision, Quantizer, Variant, is_quantized
+from jobs.variants import HALOCTL, KvPrecision, Precision, Variant, is_quantized
 
 Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Number:
-    """An option that is a number."""
+class NumberOption:
+    """An option whose value is a number."""
 
     least: float
     most: float
     is_whole: bool = False
 
     def allows(self, value: object) -> bool:
-        """Whether an option may be so."""
+        """Return whether the option can have this value."""
         kinds = (int,) if self.is_whole else (int, float)
         return isinstance(value, kinds) and not isinstance(value, bool) and self.least <= value <= self.most
 
@@ -32,16 +33,14 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """An option that is one of some words."""
+class ChoiceOption:
+    """An option whose value is one of some words."""
 
     words: tuple[str, ...]  #: the default first
-    why_not: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: reasons against other words that a maker's program knows
+    unsupported: Mapping[str, str] = field(default_factory=dict)  #: other words of the program, with why they are out
 
     def allows(self, value: object) -> bool:
-        """Whether an option may be so."""
+        """Return whether the option can have this value."""
         return value in self.words
 
     def __str__(self) -> str:
@@ -49,11 +48,11 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Switch:
+class FlagOption:
     """An option that is on or off; off by default."""
 
     def allows(self, value: object) -> bool:
-        """Whether an option may be so."""
+        """Return whether the option can have this value."""
         return isinstance(value, bool)
 
     def __str__(self) -> str:
@@ -61,11 +60,11 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class File:
-    """An option that names a file, taken from the job file's folder."""
+class FileOption:
+    """An option that names a file, relative to the job file's folder."""
 
     def allows(self, value: object) -> bool:
-        """Whether an option may be so."""
+        """Return whether the option can have this value."""
         return isinstance(value, str) and bool(value)
 
     def __str__(self) -> str:
@@ -73,165 +72,191 @@ class File:
 
 
 @dataclass(frozen=True)
-class Offer:
-    """How a maker does one precision; defaults first."""
+class Scheme:
+    """How a quantizer makes one precision; defaults first."""
 
-    granularity: tuple[str, ...]  #: of the weights' scales
+    granularity: tuple[str, ...]  #: what shares one scale of the weights: a tensor, a channel or a group
     inputs: tuple[str, ...] = ("static", "dynamic")  #: how inputs of linear modules are scaled; empty: not at all
-    group_size: int | None = None  #: the only one that it makes
+    group_size: int | None = None  #: the only group size that it makes
 
 
 @dataclass(frozen=True)
-class Maker:
-    """One way to low-precision weights."""
+class Quantizer:
+    """What makes low-precision weights and scales of a model."""
 
     title: str
-    offers: Mapping[Precision, Offer]
+    schemes: Mapping[Precision, Scheme]
     toolchain: str = DEFAULT  #: what its program runs under, unless the variant's toolchain is for the stage quantize
-    options: Mapping[str, Number | Choice | Switch | File] = field(default_factory=dict)
-    needed: tuple[str, ...] = ()  #: of the options
-    why_not: Mapping[str, str] = field(default_factory=dict)  #: reasons against options that its program knows
-    scales_kv: bool = False  #: it makes the scales of an fp8 KV cache
-    refused: str = ""  #: why it can't be used at all
-    lacks: Mapping[Precision, str] = field(default_factory=dict)  #: why it has no offer for a precision
+    package: str = ""  #: with which `<name>-<release>` are toolchains; empty: there are none
+    options: Mapping[str, NumberOption | ChoiceOption | FlagOption | FileOption] = field(default_factory=dict)
+    required: tuple[str, ...] = ()  #: options that must be given
+    unsupported: Mapping[str, str] = field(default_factory=dict)  #: other options of its program, with why they are out
+    has_kv_scales: bool = False  #: it makes the scales of an fp8 KV cache
+    unusable: str = ""  #: why it can't be used at all
+    unsupported_precisions: Mapping[Precision, str] = field(default_factory=dict)  #: why it has no scheme for one
 
 
 FP8, INT8, INT4 = Precision.FP8, Precision.INT8, Precision.INT4
 TRACED = "Brevitas 0.13 traces the model for it, under names that its export for shark-ai does not know"
-WEIGHTS_ALONE = "it quantizes weights alone, and their matmuls would not be {}"
+WEIGHTS_ONLY = "it quantizes weights only, so matmuls would not be in {}"
 
-MAKERS: dict[Quantizer, Maker] = {
-    Quantizer.HALOCTL: Maker(
-        "absolute largest values, or a percentile of them, over calibration text",
+QUANTIZERS: dict[str, Quantizer] = {
+    HALOCTL: Quantizer(
+        "absolute maxima, or a percentile of them, over calibration text",
         {
-            FP8: Offer(("tensor", "channel")),
-            INT8: Offer(("channel", "tensor")),
-            INT4: Offer(("group", "channel"), inputs=()),
+            FP8: Scheme(("tensor", "channel")),
+            INT8: Scheme(("channel", "tensor")),
+            INT4: Scheme(("group", "channel"), inputs=()),
         },
         options={
-            "method": Choice(("absmax", "percentile")),  #: of inputs
-            "percentile": Number(90, 100),
-            "clip": Switch(),  #: weights' scales are those with the least squared error, not the largest value's
+            "method": ChoiceOption(("absmax", "percentile")),  #: of the inputs' scales
+            "percentile": NumberOption(90, 100),
+            "clip": FlagOption(),  #: weights' scales minimize the squared error instead of covering the largest value
         },
-        scales_kv=True,
+        has_kv_scales=True,
     ),
-    Quantizer.LLM_COMPRESSOR: Maker(
-        "llm-compressor, vLLM's",
-        {FP8: Offer(("tensor", "channel")), INT8: Offer(("channel",)), INT4: Offer(("group", "channel"), inputs=())},
+    "llm-compressor": Quantizer(
+        "vLLM's llm-compressor",
+        {FP8: Scheme(("tensor", "channel")), INT8: Scheme(("channel",)), INT4: Scheme(("group", "channel"), inputs=())},
         toolchain="llm-compressor-0.14",
+        package="llmcompressor",
         options={
-            "method": Choice(("gptq", "rtn")),
-            "smoothquant": Number(0, 1),  #: its strength
-            "dampening": Number(0, 1),
+            "method": ChoiceOption(("gptq", "rtn")),
+            "smoothquant": NumberOption(0, 1),  #: its strength
+            "dampening": NumberOption(0, 1),
         },
     ),
-    Quantizer.QUARK: Maker(
+    "quark": Quantizer(
         "AMD Quark",
-        {FP8: Offer(("tensor", "channel"), inputs=("static",)), INT8: Offer(("channel", "tensor"), inputs=("static",))},
+        {
+            FP8: Scheme(("tensor", "channel"), inputs=("static",)),
+            INT8: Scheme(("channel", "tensor"), inputs=("static",)),
+        },
         toolchain="quark-0.13",
-        lacks={INT4: "its int4 is not converted into haloctl's layout"},
+        package="amd-quark",
+        unsupported_precisions={INT4: "its int4 is not converted into haloctl's layout"},
     ),
-    Quantizer.BREVITAS: Maker(
+    "brevitas": Quantizer(
         "Brevitas' brevitas_ptq_llm, exported for shark-ai",
-        {FP8: Offer(("tensor", "channel"), inputs=("static",)), INT8: Offer(("channel", "tensor"), inputs=("static",))},
+        {
+            FP8: Scheme(("tensor", "channel"), inputs=("static",)),
+            INT8: Scheme(("channel", "tensor"), inputs=("static",)),
+        },
         toolchain="shark-3.8",
         options={
-            "gptq": Switch(),
-            "gpfq": Switch(),
-            "qronos": Switch(),
-            "magr": Switch(),
-            "awq": Choice(("scale", "clip")),
-            "act_equalization": Choice(("layerwise",), {"fx": TRACED}),  #: SmoothQuant, its factors before each module
-            "act_equalization_alpha": Number(0, 1),
-            "bias_corr": Switch(),
-            "format": Choice(("ocp", "fnuz")),  #: of fp8
+            "gptq": FlagOption(),
+            "gpfq": FlagOption(),
+            "qronos": FlagOption(),
+            "magr": FlagOption(),
+            "awq": ChoiceOption(("scale", "clip")),
+            "act_equalization": ChoiceOption(
+                ("layerwise",), {"fx": TRACED}
+            ),  #: SmoothQuant, its factors before each module
+            "act_equalization_alpha": NumberOption(0, 1),
+            "bias_corr": FlagOption(),
+            "format": ChoiceOption(("ocp", "fnuz")),  #: of fp8
         },
-        why_not={
+        unsupported={
             "weight_equalization": TRACED,
-            "rotation": "rotations that stay in the program have no place in haloctl's layout",
+            "rotation": "haloctl's layout has no place for rotations that stay in the program",
             "svd_quant": "its export for shark-ai leaves out the low-rank part",
             "learned_round": "its export for shark-ai does not support it",
         },
-        lacks={INT4: "its export for shark-ai has no scales for groups"},
+        unsupported_precisions={INT4: "its export for shark-ai has no scales for groups"},
     ),
-    Quantizer.GPTQMODEL: Maker(
+    "gptqmodel": Quantizer(
         "GPTQModel",
-        {INT4: Offer(("group", "channel"), inputs=())},
+        {INT4: Scheme(("group", "channel"), inputs=())},
         toolchain="gptqmodel-7.7",
-        options={"method": Choice(("gptq", "awq")), "symmetric": Switch(), "dampening": Number(0, 1)},
-        lacks={FP8: WEIGHTS_ALONE.format(FP8), INT8: WEIGHTS_ALONE.format(INT8)},
+        package="gptqmodel",
+        options={"method": ChoiceOption(("gptq", "awq")), "symmetric": FlagOption(), "dampening": NumberOption(0, 1)},
+        unsupported_precisions={FP8: WEIGHTS_ONLY.format(FP8), INT8: WEIGHTS_ONLY.format(INT8)},
     ),
-    Quantizer.TORCHAO: Maker(
+    "torchao": Quantizer(
         "torchao",
-        {INT4: Offer(("group",), inputs=())},
+        {INT4: Scheme(("group",), inputs=())},
         toolchain="torchao-0.18",
-        lacks={
-            FP8: f"{WEIGHTS_ALONE.format(FP8)}; its fp8 of both needs a GPU",
-            INT8: WEIGHTS_ALONE.format(INT8),
+        package="torchao",
+        unsupported_precisions={
+            FP8: f"{WEIGHTS_ONLY.format(FP8)}; its fp8 of both needs a GPU",
+            INT8: WEIGHTS_ONLY.format(INT8),
         },
     ),
-    Quantizer.BITSANDBYTES: Maker(
+    "bitsandbytes": Quantizer(
         "bitsandbytes",
         {},
-        refused="its 4-bit weights come back wrong on a CPU (perplexity 400 where 19 is right), its int8 has no static "
-        "scales, and neither has a place in haloctl's layout",
+        unusable="its 4-bit weights are wrong on a CPU (perplexity 400 instead of 19), its int8 has no static scales, "
+        "and haloctl's layout has no place for either",
     ),
-    Quantizer.GGUF: Maker(
-        "a GGUF file, as llama.cpp writes them",
-        {FP8: Offer(("tensor", "channel")), INT8: Offer(("channel", "tensor")), INT4: Offer(("group",), (), 32)},
+    "gguf": Quantizer(
+        "a GGUF file of llama.cpp",
+        {FP8: Scheme(("tensor", "channel")), INT8: Scheme(("channel", "tensor")), INT4: Scheme(("group",), (), 32)},
         toolchain="gguf-0.18",
-        options={"file": File(), "method": Choice(("absmax", "percentile")), "percentile": Number(90, 100)},
-        needed=("file",),
-        scales_kv=True,
+        package="gguf",
+        options={
+            "file": FileOption(),
+            "method": ChoiceOption(("absmax", "percentile")),
+            "percentile": NumberOption(90, 100),
+        },
+        required=("file",),
+        has_kv_scales=True,
     ),
 }
 
 
-def problem(variant: Variant) -> str | None:
-    """Why a variant's quantizer does not make what it is asked for, and what it does make."""
-    name, maker = variant.quantizer, MAKERS[variant.quantizer]
+def variant_problem(variant: Variant) -> Problem | None:
+    """Return why a variant's quantizer can't make its precisions."""
     if not is_quantized(variant):
         return None
-    if maker.refused:
-        return f"the quantizer {name} can't be used: {maker.refused}"
-    does = f"it makes {', '.join(maker.offers)}"
-    if variant.precision not in maker.offers and variant.precision in maker.lacks:
-        return f"the quantizer {name} does not make {variant.precision}: {maker.lacks[variant.precision]}; {does}"
-    if variant.kv_precision is not KvPrecision.SAME and not maker.scales_kv:
-        able = ", ".join(other for other, one in MAKERS.items() if one.scales_kv)
-        return f"the quantizer {name} makes no scales for a KV cache in {variant.kv_precision}; {able} does"
+    name, quantizer, precision = variant.quantizer, QUANTIZERS[variant.quantizer], variant.precision
+    if quantizer.unusable:
+        return Problem.of_variant(
+            variant, "quantizer", message=f"the quantizer {name} can't be used: {quantizer.unusable}"
+        )
+    if precision not in quantizer.schemes and precision in quantizer.unsupported_precisions:
+        reason, able = quantizer.unsupported_precisions[precision], ", ".join(quantizer.schemes)
+        message = f"the quantizer {name} does not make {precision}: {reason}; it makes {able}"
+        return Problem.of_variant(variant, "quantizer", "precision", message=message)
+    if variant.kv_precision is not KvPrecision.SAME and not quantizer.has_kv_scales:
+        able = ", ".join(other for other, row in QUANTIZERS.items() if row.has_kv_scales)
+        message = f"the quantizer {name} makes no scales for a KV cache in {variant.kv_precision}; these do: {able}"
+        return Problem.of_variant(variant, "quantizer", "kv_precision", message=message)
     return None
 
 
-def settings_problem(
-    variants: Iterable[Variant], granularity: str | None, inputs: str | None, options: Mapping[Quantizer, Options]
-) -> str | None:
-    """Why the makers of some variants can't do what a job's section `quantize` asks of them."""
+def section_problem(
+    variants: Iterable[Variant], granularity: str | None, inputs: str | None, options: Mapping[str, Options]
+) -> Problem | None:
+    """Return why the quantizers of some variants can't do what the job file's section `quantize` says."""
     for variant in variants:
-        name, maker = variant.quantizer, MAKERS[variant.quantizer]
-        offer = maker.offers.get(variant.precision)
-        missing = [key for key in maker.needed if key not in options.get(name, {})]
+        name, quantizer, precision = variant.quantizer, QUANTIZERS[variant.quantizer], variant.precision
+        scheme = quantizer.schemes.get(precision)
+        missing = [key for key in quantizer.required if key not in options.get(name, {})]
         if is_quantized(variant) and missing:
-            return f"options: {name} needs {missing[0]}: {maker.options[missing[0]]}"
-        if offer is None or "group" in offer.granularity:
+            keys = (("quantize", "options", name), ("quantize", "options"), ("quantize",), ("variants", "quantizer"))
+            return Problem(f"{name} needs the option {missing[0]}: {quantizer.options[missing[0]]}", keys)
+        if scheme is None or "group" in scheme.granularity:
             continue
-        if granularity and granularity not in offer.granularity:
-            return f"granularity: {name} makes {variant.precision} with a scale a {' or '.join(offer.granularity)}"
-        if inputs and inputs not in offer.inputs:
-            return f"inputs: {name} makes {variant.precision} with scales that are {' or '.join(offer.inputs)}"
+        if granularity and granularity not in scheme.granularity:
+            message = f"{name} makes {precision} with one scale per {' or '.join(scheme.granularity)}"
+            return Problem.at("quantize", "granularity", message=message)
+        if inputs and inputs not in scheme.inputs:
+            message = f"{name} makes {precision} with {' or '.join(scheme.inputs)} scales"
+            return Problem.at("quantize", "inputs", message=message)
     return None
 
 
-def option_problems(name: Quantizer, options: Options) -> Iterator[str]:
-    """What of a maker's options it can't take."""
-    maker = MAKERS[name]
+def option_problems(name: str, options: Options) -> Iterator[Problem]:
+    """Yield the options that a quantizer does not have or whose value it does not allow."""
+    quantizer = QUANTIZERS[name]
     for key, value in options.items():
-        if key in maker.why_not:
-            yield f"{name}'s option {key} can't be used: {maker.why_not[key]}"
-        elif key not in maker.options:
-            known = f"it has {', '.join(maker.options)}" if maker.options else "it has none"
-            yield f"{name} has no option {key}: {known}"
-        elif not maker.options[key].allows(value):
-            reason = getattr(maker.options[key], "why_not", {}).get(value)
+        at = ("quantize", "options", name, key)
+        if key in quantizer.unsupported:
+            yield Problem.at(*at, message=f"{name} can't be used with {key}: {quantizer.unsupported[key]}")
+        elif key not in quantizer.options:
+            known = f"it has {', '.join(quantizer.options)}" if quantizer.options else "it has none"
+            yield Problem.at(*at, message=f"{name} has no option {key}: {known}")
+        elif not quantizer.options[key].allows(value):
+            reason = getattr(quantizer.options[key], "unsupported", {}).get(value)
             because = f": {reason}" if reason else ""
-            yield f"{name}'s option {key} should be {maker.options[key]}, not {value!r}{because}"
+            yield Problem.at(*at, message=f"should be {quantizer.options[key]}, not {value!r}{because}")

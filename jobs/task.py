@@ -1,4 +1,4 @@
-"""The values that travel between head and node: commands, needs of a task, results. Plain data; JSON in and out."""
+"""The values that head and nodes exchange: commands, resources, attempts and results. Plain data, as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Command:
-    """One process of an attempt. `argv[0]` is a tool of the toolchain (`python`, `iree-compile`), never a shell."""
+    """One process of an attempt; `argv[0]` is a tool of the toolchain (`python`, `iree-compile`), never a shell."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -19,30 +19,30 @@ class Command:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a task holds while it runs on each of its nodes."""
+    """The resources that a task holds on each of its nodes while it runs."""
 
     cpus: int = 1
     memory_bytes: int = GIB
     devices: int = 0
-    device_kind: str = ""  #: of `jobs.targets`; empty when no device is needed
-    is_quiet: bool = False  #: nothing else may run on its nodes meanwhile
-    nodes: int = 1  #: more than one is a gang: it gets all of them at once or none
+    device_kind: str = ""  #: a target in `jobs.targets`; empty without devices
+    is_exclusive: bool = False  #: nothing else runs on its nodes meanwhile
+    nodes: int = 1  #: with more than one it is a gang, which gets all of them at once or none
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, or one logical CPU device, of a node."""
+    """One GPU or one logical CPU device of a node."""
 
     kind: str
-    index: int  #: the node's own number of it, from 0 for each kind
+    index: int  #: its number on the node, from 0 for each kind
     serial: str = ""
-    memory_bytes: int = 0  #: 0 where it is not known; a logical device shares its host's
-    memory_used_bytes: int | None = field(default=None, compare=False)  #: when the node last looked; None: not known
+    memory_bytes: int = 0  #: 0: unknown; a logical device shares its host's memory
+    memory_used_bytes: int | None = field(default=None, compare=False)  #: at the node's last sample; None: unknown
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node, and the devices on it that an attempt may use."""
+    """A node with the devices that an attempt may use."""
 
     node: str
     devices: tuple[Device, ...] = ()
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Pin:
-    """Where alone a task may run: on one node, or on these devices of it."""
+    """The only place where a task may run: one node, or certain devices of it."""
 
     node: str
     devices: tuple[int, ...] = ()  #: their indices
@@ -58,7 +58,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Gang:
-    """What one node of several is told of the others."""
+    """What one node of a gang knows about the others."""
 
     rank: int  #: of this node, from 0
     size: int  #: nodes
@@ -68,18 +68,18 @@ class Gang:
 
 @dataclass(frozen=True)
 class Check:
-    """One setting of a machine that timings depend on, as it was found."""
+    """One setting of a machine that timings depend on."""
 
     name: str
     found: str
     wanted: str
     is_ok: bool
-    advice: str = ""  #: what a person does about it
+    advice: str = ""  #: how to change it
 
 
 @dataclass(frozen=True)
 class Unfit:
-    """A node, or one device of it, that must not be used until somebody looked at it."""
+    """A node or device that must not be used until a person has checked it."""
 
     node: str
     reason: str
@@ -89,20 +89,20 @@ class Unfit:
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that runs tasks, as it describes itself."""
+    """A machine that runs tasks."""
 
     id: str
     host: str
     cpus: int
     memory_bytes: int
     devices: tuple[Device, ...]
-    address: str = "127.0.0.1"  #: where the other nodes of a gang reach it
+    address: str = "127.0.0.1"  #: at which the other nodes of a gang reach it
     versions: Mapping[str, str] = field(default_factory=dict)  #: of drivers and of the toolchain
     checks: tuple[Check, ...] = ()
-    toolchains: Mapping[str, str] = field(default_factory=dict)  #: by digest, why one can't be used; empty: it can
+    toolchains: Mapping[str, str] = field(default_factory=dict)  #: by digest, why it can't be used; empty: it can
 
     def count(self, kind: str) -> int:
-        """How many devices of a kind it has."""
+        """Return the number of its devices of a kind."""
         return sum(device.kind == kind for device in self.devices)
 
 
@@ -111,14 +111,14 @@ class Artifact:
     """A file that a task made."""
 
     name: str  #: its file name in the task's output folder
-    kind: str  #: irpa, mlir, vmfb, config, report, log
+    kind: str  #: a name in `jobs.artifact_kinds`
     sha256: str
     size_bytes: int
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Samples of one metric (`jobs.metrics.METRICS`) with what they were measured under."""
+    """Samples of one metric (`jobs.metrics.METRICS`) with the context that they were measured in."""
 
     metric: str
     samples: tuple[float, ...]
@@ -127,7 +127,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a stage reads from an attempt's outputs."""
+    """The results that a stage reads from an attempt's outputs."""
 
     measurements: tuple[Measurement, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -136,40 +136,40 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try of a task, ready to be handed to a node."""
+    """One try of a task, with everything that a node needs to run it."""
 
     id: str  #: `<task>-<number>`
-    epoch: int  #: the task's epoch; an answer with another epoch is void
+    epoch: int  #: the task's epoch; a result with another epoch is ignored
     stage: str
     settings: Mapping[str, Any]
     commands: tuple[Command, ...]
     inputs: Mapping[str, tuple[Artifact, ...]]  #: by the stage that made them
-    places: tuple[Place, ...]  #: one for each node of a gang; a node is handed its own alone
+    places: tuple[Place, ...]  #: one for each node of a gang; each node gets only its own
     timeout_s: float
     cpus: int = 1
-    gang: Gang | None = None  #: set for a node that is one of several
-    toolchain: str = ""  #: the digest of the lock that it runs under; empty: what haloctl is installed in
+    gang: Gang | None = None  #: set on a node of a gang
+    toolchain: str = ""  #: the digest of its toolchain's lock; empty: the default toolchain
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Those of all its places."""
+        """The devices of all its places."""
         return tuple(device for place in self.places for device in place.devices)
 
 
 @dataclass(frozen=True)
 class Process:
-    """What one command of an attempt did."""
+    """The end of one command of an attempt."""
 
     argv: tuple[str, ...]
     exit_code: int  #: negative: the signal that ended it
     wall_s: float
     peak_rss_bytes: int
-    cpu_s: float = 0.0  #: of it and of all that it started
+    cpu_s: float = 0.0  #: including its descendants
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What came of an attempt; a failed tool is a value here, not an exception."""
+    """The result of an attempt; a failed tool is a value, not an exception."""
 
     attempt: str
     epoch: int
@@ -179,16 +179,16 @@ class TaskResult:
     warnings: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)  #: of the toolchain that it ran under
-    unfit: tuple[Unfit, ...] = ()  #: what was found before or after it; its own outcome stands all the same
-    lost: tuple[Artifact, ...] = ()  #: inputs that are gone from the store, or damaged there: to be made again
+    versions: Mapping[str, str] = field(default_factory=dict)  #: of its toolchain
+    unfit: tuple[Unfit, ...] = ()  #: nodes or devices found unfit before or after it, which does not change its result
+    lost: tuple[Artifact, ...] = ()  #: inputs that the store lost or has damaged, which have to be made again
     wall_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class LogChunk:
-    """A part of the log of an attempt that runs."""
+    """A part of the log of a running attempt."""
 
     attempt: str
-    offset: int  #: in bytes, of its beginning
+    offset: int  #: of its beginning, in bytes
     text: str

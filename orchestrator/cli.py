@@ -1,51 +1,51 @@
-"""The command line: `haloctl`. Knows the commands, the exit codes and nothing else."""
+"""The command line `haloctl`: its commands and its exit codes."""
 
 import gc
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
 from jobs.errors import DISK_FULL_ERRNOS, HaloError
 
-INTERRUPTED = 130
-NEW_OBJECTS = 200_000  #: between two looks for garbage: imports make many objects, and no garbage
-NO_SPACE = 6
+INTERRUPTED_EXIT_CODE = 130
+DISK_FULL_EXIT_CODE = 6
 
-#: In the order of `haloctl --help`, each with its module among `orchestrator.commands`, called as its function is.
+#: In the order of `haloctl --help`: the module of each below `orchestrator.commands`, whose function has its name.
 COMMANDS = {
-    "submit": "submit",
-    "list": "list_jobs",
-    "show": "show",
-    "logs": "logs",
-    "why": "why",
-    "wait": "wait",
-    "cancel": "cancel",
-    "retry": "retry",
-    "matrix": "matrix",
-    "results": "results",
-    "query": "query",
-    "compare": "compare",
-    "trend": "trend",
-    "report": "report",
-    "reproduce": "reproduce",
-    "verify": "verify",
-    "bisect": "bisect",
-    "head": "head",
-    "node": "node",
+    "submit": "jobs.submit",
+    "list": "jobs.list_jobs",
+    "show": "jobs.show",
+    "logs": "jobs.logs",
+    "why": "jobs.why",
+    "wait": "jobs.wait",
+    "cancel": "jobs.cancel",
+    "retry": "jobs.retry",
+    "matrix": "results.matrix",
+    "results": "results.results",
+    "query": "results.query",
+    "compare": "results.compare",
+    "trend": "results.trend",
+    "report": "results.report",
+    "reproduce": "reruns.reproduce",
+    "verify": "reruns.verify",
+    "bisect": "reruns.bisect",
+    "head": "site.head",
+    "node": "site.node",
 }
 
-#: Commands that have commands of their own, listed after the others, each with the module whose `app` it is.
+#: Groups of commands, listed after the others: the module of each, whose `app` it is.
 GROUPS = {
-    "schedule": "schedule",
-    "targets": "targets",
-    "import": "imports",
-    "artifacts": "artifacts",
-    "nodes": "nodes",
-    "toolchains": "toolchains",
-    "db": "database",
+    "schedule": "jobs.schedule",
+    "targets": "results.targets",
+    "import": "results.imports",
+    "artifacts": "artifacts.artifacts",
+    "nodes": "site.nodes",
+    "toolchains": "site.toolchains",
+    "db": "site.database",
 }
 
 app = typer.Typer(
@@ -60,14 +60,14 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _root(
-    context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and end."),
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         typer.echo(_version())
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
 
 
 def _version() -> str:
@@ -80,22 +80,21 @@ def _version() -> str:
 
 
 def main() -> None:
-    """Run one command; every error that haloctl raises on purpose is one message on stderr and its exit code."""
-    gc.set_threshold(NEW_OBJECTS)
-    code = _run()
-    gc.freeze()  # what is left ends with the process: looking through all of it once more takes a fifth of a command
-    sys.exit(code)
+    """Run one command, then exit; an expected error is one message on stderr and an exit code."""
+    exit_code = _run()
+    gc.freeze()  # the interpreter's last collection takes a fifth of a command, and the process ends anyway
+    sys.exit(exit_code)
 
 
 def _run() -> int:
     try:
-        code = _command()
+        exit_code = _run_typer()
         sys.stdout.flush()
-        return code
+        return exit_code
     except HaloError as error:
-        return _fail(str(error), error.exit_code)
+        return _report(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        return _report("interrupted", INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:  # `haloctl results | head`
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -103,38 +102,39 @@ def _run() -> int:
     except OSError as error:
         if error.errno not in DISK_FULL_ERRNOS:
             raise
-        return _fail(f"{error.filename or 'the disk'}: no space is left; make room and run the command again", NO_SPACE)
+        path = error.filename or "the disk"
+        return _report(f"{path}: no space left; free some and run the command again", DISK_FULL_EXIT_CODE)
 
 
-def _command() -> int:
-    """Let typer run the command: it tells by itself what is wrong with a command line.
+def _run_typer() -> int:
+    """Run the command with typer, which reports wrong command lines itself.
 
-    It and rich make an exit code of a reader who left; raises BrokenPipeError then.
+    Raises BrokenPipeError, which typer and rich turn into an exit code.
     """
-    _add_commands(sys.argv[1:2])
+    add_commands(sys.argv[1:2])
     try:
         app(prog_name="haloctl")
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):
-            raise end.__context__ from None
-        return end.code if isinstance(end.code, int) else 0
+    except SystemExit as exit_request:
+        if isinstance(exit_request.__context__, BrokenPipeError):
+            raise exit_request.__context__ from None
+        return exit_request.code if isinstance(exit_request.code, int) else 0
     return 0
 
 
-def _add_commands(asked: Sequence[str]) -> None:
-    """Import the one that is asked for; where it is none of them, all, for help and for what a wrong name is like."""
-    wanted = [name for name in (*COMMANDS, *GROUPS) if name in asked] or [*COMMANDS, *GROUPS]
-    for name in wanted:
+def add_commands(arguments: Sequence[str]) -> None:
+    """Import the command that `arguments` names, or else all commands, for help and for suggestions."""
+    names = (*COMMANDS, *GROUPS)
+    for name in [name for name in names if name in arguments] or names:
         module = import_module(f"orchestrator.commands.{COMMANDS.get(name) or GROUPS[name]}")
         if name in COMMANDS:
-            app.command(name)(getattr(module, COMMANDS[name]))
+            app.command(name)(getattr(module, COMMANDS[name].rpartition(".")[2]))
         else:
             app.add_typer(module.app, name=name)
 
 
-def _fail(message: str, code: int) -> int:
+def _report(message: str, exit_code: int) -> int:
     typer.echo(f"haloctl: {message}", err=True)
-    return code
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What most commands begin with: the settings, and an open database."""
+"""The settings and the open database of a command."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from db.engine import Database, open_database
+from db.connection.engine import Database, open_database
 from orchestrator.settings import Settings, from_environment, make_data_folder
 
 if TYPE_CHECKING:
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """One command's view of the world."""
+    """What a command works with."""
 
     settings: Settings
     database: Database
 
     @property
     def artifacts(self) -> "ArtifactStore":
-        """The files; raises StorageUnusable where they can't be had."""
+        """The artifact store. Raises StorageUnusable when it can't be used."""
         from workers.artifacts import ArtifactStore
 
         return ArtifactStore(self.settings.artifacts, self.settings.artifact_cache)
 
     @property
     def store(self) -> "Store":
-        """Writing."""
+        """Writes to the database."""
         from db.store import Store
 
         return Store(self.database)
 
 
 @contextmanager
-def opened() -> Iterator[Context]:
-    """Settings from the environment, data folder and database made when they are new."""
+def open_context() -> Iterator[Context]:
+    """Read the settings from the environment and open the database; create it and the data folder if missing."""
     settings = from_environment()
     make_data_folder(settings)
     with open_database(settings.database_url, create=True) as database:

@@ -1,8 +1,8 @@
-"""Where things are: taken from the environment, with a default for each that needs no set-up.
+"""Settings from the environment; every one has a default that needs no set-up.
 
 HALOCTL_DATA               a folder for database, artifacts and logs; default: the user's data folder
 HALOCTL_DATABASE_URL       sqlite:///FILE or postgresql+psycopg://...; default: a SQLite file in the data folder
-HALOCTL_DATABASE_URL_FILE  a file with that URL, which nobody but its owner may read: for a URL with a password
+HALOCTL_DATABASE_URL_FILE  a file with that URL, readable by its owner alone: for a URL with a password
 HALOCTL_ARTIFACTS          the artifact store, which all nodes of a cluster see: a folder, or a URL that fsspec knows
                            (s3://, az://, gs://, ...; never with a secret in it); default: in the data folder
 HALOCTL_CACHE_GB           what a node keeps of a store at a URL; default: a quarter of its disk
@@ -29,7 +29,7 @@ OTHERS = 0o077  #: the bits of a file's mode that let others use it
 
 @dataclass(frozen=True)
 class Settings:
-    """Where one user's haloctl keeps and finds things."""
+    """Where haloctl keeps and finds its data."""
 
     data: Path
     database_url: str
@@ -39,17 +39,17 @@ class Settings:
 
     @property
     def cache(self) -> Path:
-        """What can be found out again at any time."""
+        """A folder for what can be computed again."""
         return self.data / "cache"
 
     @property
     def artifact_cache(self) -> Path:
-        """What this machine has of the artifact store."""
+        """This machine's copies of artifacts in a store at a URL."""
         return self.cache / "artifacts"
 
 
 def from_environment() -> Settings:
-    """Read the variables; nothing is created."""
+    """Read the settings; nothing is created."""
     given = os.environ.get("HALOCTL_DATA")
     data = Path(given).expanduser().absolute() if given else _default_data()
     url = _database_url() or f"sqlite:///{data / 'haloctl.db'}"
@@ -70,7 +70,7 @@ def _database_url() -> str | None:
 
 
 def _read_secret(file: Path) -> str:
-    """A file's one line; raises BadSetting where others may read it too."""
+    """Return a file's one line. Raises BadSetting when other users can read the file."""
     try:
         with file.open() as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
@@ -78,7 +78,7 @@ def _read_secret(file: Path) -> str:
     except (OSError, UnicodeError) as error:
         raise BadSetting(URL_FILE, f"{file} can't be read: {getattr(error, 'strerror', 'it is no text')}") from error
     if mode & OTHERS:
-        raise BadSetting(URL_FILE, f"others than its owner may use {file} (mode {mode:04o}); run chmod 600 {file}")
+        raise BadSetting(URL_FILE, f"{file} is accessible to other users (mode {mode:04o}); run chmod 600 {file}")
     if not text:
         raise BadSetting(URL_FILE, f"{file} is empty; it should hold the database's URL")
     return text
@@ -91,14 +91,14 @@ def _default_data() -> Path:
 
 
 def make_data_folder(settings: Settings) -> None:
-    """Create the data folder for this user alone; raises StorageUnusable where that can't be."""
+    """Create the data folder for this user alone. Raises StorageUnusable."""
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageUnusable(f"data folder {settings.data}", _how_to_mend(error)) from error
+        raise StorageUnusable(f"data folder {settings.data}", _remedy(error)) from error
     if not os.access(settings.data, os.W_OK | os.X_OK):
         raise StorageUnusable(f"data folder {settings.data}", "it can't be written; set HALOCTL_DATA to one that can")
 
 
-def _how_to_mend(error: OSError) -> str:
+def _remedy(error: OSError) -> str:
     return f"{error.strerror}; set HALOCTL_DATA to a folder that can be written"

@@ -1,4 +1,4 @@
-"""What processes were started with, also of those that end while somebody looks."""
+"""The command lines of processes, including those that end while they are read."""
 
 from contextlib import suppress
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """A process' arguments; none once it has ended, whether or not anybody has reaped it."""
+    """Return a process' arguments; none once it has ended, whether or not it has been reaped."""
     with suppress(psutil.Error):
         return process.cmdline()
     return []

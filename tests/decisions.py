@@ -1,8 +1,8 @@
-"""Simulations of what is decided from noisy timings, over the noise that is published of MI325 machines in CI.
+"""Simulations of decisions on noisy timings, with the noise published for MI325 machines in CI.
 
-Each says of comparisons in which nothing changed how many were called different, of comparisons with a slowdown how
-many found it, and how many runs of each side that took. The fixed rule is the peers' own: the mean of three runs
-against a number that was written down once.
+Each reports how many comparisons of equal sides were called different, how many comparisons with a slowdown found it,
+and how many runs of each side that took. The fixed rule is that of the peers: the mean of three runs against a number
+that was written down once.
 """
 
 import math
@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist, fmean
 
-from db.runs import Run
-from jobs.spec import Gate
-from orchestrator.deciding.comparing import DIFFERENT, Verdict, compare
-from orchestrator.deciding.gates import Reference, Ruling, rule
-from orchestrator.deciding.noise import Noises, learned
-from orchestrator.deciding.racing import BUDGET_RUNS, Race
+from db.reads.runs import MeasuredRun
+from jobs.sections import GateSection
+from orchestrator.analysis.comparisons import compare
+from orchestrator.analysis.noise import NoiseModel, learn_noise
+from orchestrator.analysis.sequential_test import Baseline, sequential_test
+from orchestrator.analysis.verdicts import DIFFERENT, Verdict
+from orchestrator.reruns.interleaved import BUDGET_RUNS, InterleavedComparison
 from tests.made_runs import run, runs
 
 P95 = NormalDist().inv_cdf(0.95)
 HISTORY = 40  #: runs that a gate looks back on
-GATE = Gate()
+GATE = GateSection()
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Published:
 
     @property
     def sigma(self) -> float:
-        """Of the logarithm, but for what stands out."""
+        """Return the standard deviation of the logarithm, from mean and 95th percentile; outliers are drawn apart."""
         return math.log(self.p95 / self.mean) / P95
 
     def draw(self, random: Random, slower: float = 1.0) -> float:
@@ -59,7 +60,7 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Rates:
-    """Of many trials: how many were called slower or faster, and how many runs of a side they took on average."""
+    """Results of many trials: how many were called slower or faster, and the mean number of runs of a side."""
 
     different: float
     slower: float
@@ -71,67 +72,67 @@ Trial = Callable[[Published, Random, float], tuple[Verdict, int]]
 
 def rates(trial: Trial, published: Published, slower: float, trials: int) -> Rates:
     random = Random(f"{published.name} {slower}")
-    found = [trial(published, random, slower) for _ in range(trials)]
-    verdicts = [verdict for verdict, _ in found]
+    outcomes = [trial(published, random, slower) for _ in range(trials)]
+    verdicts = [verdict for verdict, _ in outcomes]
     return Rates(
         sum(verdict in DIFFERENT for verdict in verdicts) / trials,
         verdicts.count(Verdict.SLOWER) / trials,
-        fmean(count for _, count in found),
+        fmean(count for _, count in outcomes),
     )
 
 
 def stored(count: int) -> Trial:
-    """`compare A B` of so many stored runs of each."""
+    """Simulate `compare A B` over this many stored runs of each."""
 
     def trial(published: Published, random: Random, slower: float) -> tuple[Verdict, int]:
         old, new = runs(published.draws(random, count)), runs(published.draws(random, count, slower), digest="q" * 64)
-        (cell,) = compare(old, new, Noises(), 2.0)
+        (cell,) = compare(old, new, NoiseModel(), 2.0)
         return cell.verdict, count
 
     return trial
 
 
-def raced(published: Published, random: Random, slower: float) -> tuple[Verdict, int]:
+def interleaved(published: Published, random: Random, slower: float) -> tuple[Verdict, int]:
     """`compare --run` with its usual budget, on a machine that drifts by a tenth."""
-    noises = learned(runs(published.draws(random, HISTORY)))
+    noises = learn_noise(runs(published.draws(random, HISTORY)))
     turn = 0
 
-    def measure(side: int) -> list[Run]:
+    def measure(side: int) -> list[MeasuredRun]:
         nonlocal turn
         turn += 1
         drift = 1 + 0.1 * math.sin(turn / 7)
         return [run(drift * published.draw(random, slower if side else 1.0))]
 
-    race = Race(measure, noises, 2.0, BUDGET_RUNS // 2)
-    while race.rounds < race.rounds_most:
-        found = race.round()
-        if found and found[0].verdict is not Verdict.INCONCLUSIVE:
-            return found[0].verdict, race.rounds
-    return Verdict.INCONCLUSIVE, race.rounds
+    comparison = InterleavedComparison(measure, noises, 2.0, BUDGET_RUNS // 2)
+    while comparison.rounds < comparison.max_rounds:
+        cells = comparison.run_round()
+        if cells and cells[0].verdict is not Verdict.INCONCLUSIVE:
+            return cells[0].verdict, comparison.rounds
+    return Verdict.INCONCLUSIVE, comparison.rounds
 
 
 def gated(published: Published, random: Random, slower: float) -> tuple[Verdict, int]:
     """A job's gate, which measures again until it is sure."""
     past = published.draws(random, HISTORY)
-    noise = learned(runs(past)).of(run(1.0))
+    noise = learn_noise(runs(past)).noise_of(run(1.0))
     assert noise is not None
-    reference = Reference(fmean(map(math.log, past)), HISTORY, "")
+    baseline = Baseline(fmean(map(math.log, past)), HISTORY, "")
     excess: list[float] = []
     while True:
-        excess.append(math.log(published.draw(random, slower)) - reference.log)
-        ruled = rule(excess, reference, noise, GATE.slowdown_percent, GATE.runs, 1)
-        if ruled.ruling is not Ruling.UNSURE:
-            return (Verdict.SLOWER if ruled.ruling is Ruling.FAILS else Verdict.EQUIVALENT), ruled.runs
+        excess.append(math.log(published.draw(random, slower)) - baseline.log_mean)
+        result = sequential_test(excess, baseline, noise, GATE.slowdown_percent, GATE.runs, 1)
+        if not result.needs_more_runs:
+            return result.verdict, result.runs
 
 
 def fixed(published: Published, random: Random, slower: float) -> tuple[Verdict, int]:
-    """The peers' rule: the number was the mean of three runs when somebody wrote it down."""
+    """Simulate the peers' rule: the stored number was the mean of three runs when it was written down."""
     gold = fmean(published.draws(random, 3))
     is_slower = fmean(published.draws(random, 3, slower)) > published.tolerance * gold
     return (Verdict.SLOWER if is_slower else Verdict.EQUIVALENT), 3
 
 
 def fixed_once(published: Published, random: Random, slower: float) -> tuple[Verdict, int]:
-    """The same, by a number that is exactly right."""
+    """Simulate the peers' rule with a stored number that is exactly right."""
     is_slower = fmean(published.draws(random, 3, slower)) > published.tolerance * published.mean
     return (Verdict.SLOWER if is_slower else Verdict.EQUIVALENT), 3

@@ -2,7 +2,7 @@
 
 import sys
 
-from db.engine import open_database
+from db.connection.engine import open_database
 from db.store import Store
 from jobs.errors import HaloError
 from tests.stored_jobs import submit

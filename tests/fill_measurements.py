@@ -1,7 +1,7 @@
 """Fills a database with years of nightly jobs: `python -m tests.fill_measurements URL 1000000`.
 
-A first night is submitted and carried out as heads do; every other one is a copy of its rows under ids, at times and
-with samples of its own.
+A first night is submitted and run as heads do; every other night is a copy of its rows with different ids, times and
+samples.
 """
 
 import math
@@ -14,9 +14,9 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
-from db import tables
-from db.engine import Database, open_database
-from db.ids import job_of
+from db.connection.engine import Database, open_database
+from db.schema import tables
+from db.schema.ids import job_of
 from db.store import Store
 from jobs.models import safe_name
 from jobs.stages.base import Model
@@ -45,13 +45,13 @@ class Night:
     number: int
     of: int
 
-    def id(self, found: str) -> str:
+    def id(self, stored: str) -> str:
         """A job's, or what begins with a job's: four digits are another number each night, the rest the first one's."""
-        return f"{int(found[:4], 16) ^ self.number:04x}{found[4:]}"
+        return f"{int(stored[:4], 16) ^ self.number:04x}{stored[4:]}"
 
-    def time(self, found: datetime | None) -> datetime | None:
+    def time(self, stored: datetime | None) -> datetime | None:
         """Nights follow each other."""
-        return found and found + self.number * NIGHT
+        return stored and stored + self.number * NIGHT
 
     @property
     def is_slower(self) -> bool:
@@ -78,11 +78,11 @@ def first_night(store: Store) -> None:
         model = Model(safe_name(name), name, f"{number}" * 64, 8 << 30)
         workload = {"batch": [1, 4], "prompt_tokens": [128, 2048], "new_tokens": 128}
         job = submit(store, model=model, name=f"nightly {name}", variants=VARIANTS, workload=workload)
-        for task in [found for found in store.snapshot().tasks if found.job == job]:
+        for task in [row for row in store.snapshot().tasks if row.job == job]:
             attempt = start(store, task.id)
             fails = number == len(MODELS) - 1 and task.stage == "compile" and "TP8" in task.subject
             finish(store, result_of(attempt, FAILED if fails else None, numbers_of(task.stage, number), ()))
-        for task in [found for found in store.snapshot().tasks if found.job == job]:
+        for task in [row for row in store.snapshot().tasks if row.job == job]:
             store.block({task.id: "compile failed"})
 
 
@@ -144,7 +144,7 @@ def _measured(rows: Sequence[Row], slow: set[str], night: Night, random: Random)
 
 
 def _settled(database: Database) -> int:
-    """What a server does by itself a minute later, and a file never."""
+    """Analyze the database, as a server does by itself a minute later, and a file never."""
     with database.writing() as connection:
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("ANALYZE")

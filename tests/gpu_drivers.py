@@ -1,7 +1,7 @@
-"""Stand-ins for drivers' tools: executables called rocm-smi and nvidia-smi, and a module called amdsmi; and for /sys.
+"""Stand-ins for drivers' tools: executables rocm-smi and nvidia-smi, modules amdsmi and pynvml; and for /sys.
 
-They answer from one file, in the formats of the real ones, and do as drivers do: what a process holds is free again
-when it has ended, and a setting that was changed stays.
+They answer from one file, in the formats of the real tools, and behave like drivers: the memory of a process is freed
+when it ends, and a changed setting stays.
 """
 
 import json
@@ -33,7 +33,7 @@ class Card:
     persistence: str = "Disabled"
     clock_mhz: int = 1980
     power_cap_w: int = 700
-    heat_us: int = 0  #: for which it was slowed by heat since the driver was loaded
+    thermal_throttle_us: int = 0  #: for which it was slowed by heat since the driver was loaded
     temperature_c: int = 31
 
 
@@ -50,21 +50,21 @@ def is_alive(pid):
 
 def state():
     with open(os.path.join(HERE, "cards.json")) as file:
-        found = json.load(file)
-    if found["hangs"]:
+        facts = json.load(file)
+    if facts["hangs"]:
         time.sleep(600)
-    if found["fails"]:
-        print(found["fails"], file=sys.stderr)
+    if facts["fails"]:
+        print(facts["fails"], file=sys.stderr)
         sys.exit(9)
-    for card in found["cards"]:
+    for card in facts["cards"]:
         card["held"] = {pid: held for pid, held in card["held"].items() if is_alive(pid)}
         card["used_bytes"] = card["idle_bytes"] + sum(card["held"].values())
     with open(os.path.join(HERE, "asked"), "a") as file:
         file.write("+")
-    if found["slow_looks"]:
-        found["cards"][0]["used_bytes"] = found["cards"][0]["total_bytes"]
-        write({"slow_looks": found["slow_looks"] - 1})
-    return found
+    if facts["slow_polls"]:
+        facts["cards"][0]["used_bytes"] = facts["cards"][0]["total_bytes"]
+        write({"slow_polls": facts["slow_polls"] - 1})
+    return facts
 
 def change(name, value):
     with open(os.path.join(HERE, "cards.json")) as file:
@@ -74,9 +74,9 @@ def change(name, value):
 def write(changed):
     path = os.path.join(HERE, "cards.json")
     with open(path) as file:
-        found = {**json.load(file), **changed}
+        facts = {**json.load(file), **changed}
     with open(path + ".part", "w") as file:
-        json.dump(found, file)
+        json.dump(facts, file)
     os.replace(path + ".part", path)
 """
 
@@ -119,7 +119,7 @@ elif sys.argv[1].startswith("--query-gpu="):
             "clocks.applications.graphics": card["clock_mhz"], "clocks.max.graphics": 1980, "clocks.max.memory": 2619,
             "clocks.sm": 345, "clocks.mem": 2619, "power.draw": "71.20", "power.limit": card["power_cap_w"],
             "temperature.gpu": card["temperature_c"],
-            "clocks_event_reasons_counters.sw_thermal_slowdown": card["heat_us"],
+            "clocks_event_reasons_counters.sw_thermal_slowdown": card["thermal_throttle_us"],
             "clocks_event_reasons_counters.hw_thermal_slowdown": 0,
             "clocks_event_reasons_counters.hw_power_brake_slowdown": "[N/A]",
             "clocks_event_reasons_counters.sw_power_cap": 5_000_000,
@@ -183,26 +183,101 @@ def amdsmi_get_gpu_process_list(card):
     ]
 """
 
+PYNVML = """
+from types import SimpleNamespace
+
+NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
+NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+NVML_TEMPERATURE_GPU = 0
+nvmlMemory_v2 = 0x02000028
+
+class NVMLError(Exception):
+    pass
+
+def nvmlInit():
+    state()
+
+def nvmlShutdown():
+    pass
+
+def nvmlSystemGetDriverVersion():
+    return "550.54.15"
+
+def nvmlDeviceGetCount():
+    return len(state()["cards"])
+
+def nvmlDeviceGetHandleByIndex(index):
+    return state()["cards"][index]
+
+def nvmlDeviceGetName(card):
+    return card["name"]
+
+def nvmlDeviceGetSerial(card):
+    raise NVMLError("Not Supported")
+
+def nvmlDeviceGetUUID(card):
+    return f"GPU-{card['unique_id']:x}"
+
+def nvmlDeviceGetMemoryInfo(card, version=None):
+    if version:
+        raise NVMLError("Function Not Found")  # as before release 510
+    return SimpleNamespace(total=card["total_bytes"], used=card["used_bytes"])
+
+def nvmlDeviceGetPersistenceMode(card):
+    return int(card["persistence"] == "Enabled")
+
+def nvmlDeviceGetApplicationsClock(card, kind):
+    return card["clock_mhz"]
+
+def nvmlDeviceGetMaxClockInfo(card, kind):
+    return {NVML_CLOCK_GRAPHICS: 1980, NVML_CLOCK_MEM: 2619}[kind]
+
+def nvmlDeviceGetClockInfo(card, kind):
+    return {NVML_CLOCK_SM: 345, NVML_CLOCK_MEM: 2619}[kind]
+
+def nvmlDeviceGetPowerUsage(card):
+    return 71_200
+
+def nvmlDeviceGetPowerManagementLimit(card):
+    return card["power_cap_w"] * 1000
+
+def nvmlDeviceGetTemperature(card, sensor):
+    return card["temperature_c"]
+
+def nvmlDeviceGetCurrentClocksThrottleReasons(card):
+    return 0
+
+def nvmlDeviceGetViolationStatus(card, policy):
+    counted_us = {NVML_PERF_POLICY_THERMAL: card["thermal_throttle_us"], NVML_PERF_POLICY_POWER: 5_000_000}
+    return SimpleNamespace(referenceTime=0, violationTime=counted_us[policy] * 1000)
+
+def nvmlDeviceGetComputeRunningProcesses_v3(card):
+    raise NVMLError("Function Not Found")  # as before release 510
+
+def nvmlDeviceGetComputeRunningProcesses_v2(card):
+    return [SimpleNamespace(pid=int(pid), usedGpuMemory=held) for pid, held in card["held"].items()]
+"""
+
 #: Run by an attempt: hold some of a card's memory. Its arguments: cards.json, the card's number, bytes.
 HOLD = """
 import json, os, sys
 with open(sys.argv[1]) as file:
-    found = json.load(file)
-found["cards"][int(sys.argv[2])]["held"][str(os.getpid())] = int(sys.argv[3])
+    facts = json.load(file)
+facts["cards"][int(sys.argv[2])]["held"][str(os.getpid())] = int(sys.argv[3])
 with open(sys.argv[1] + ".part", "w") as file:
-    json.dump(found, file)
+    json.dump(facts, file)
 os.replace(sys.argv[1] + ".part", sys.argv[1])
 """
 
 
 class KernelBooks:
-    """A /sys in which the compute driver of some AMD GPUs keeps its books, written as the kernel writes them.
+    """A stand-in for /sys with the files of the compute driver of AMD GPUs, in the kernel's format.
 
-    Unlike the tools, it goes on telling of what has ended, as a driver does for a moment.
+    Unlike the tools, it still lists ended processes, as a driver does for a moment.
     """
 
-    def __init__(self, sys: Path, cards: int = 2) -> None:
-        self.sys, self.kfd = sys, sys / "class/kfd/kfd"
+    def __init__(self, root: Path, cards: int = 2) -> None:
+        self.root, self.kfd = root, root / "sys/class/kfd/kfd"
         self._write("topology/nodes/0/gpu_id", 0)
         self._write("topology/nodes/0/properties", "cpu_cores_count 96\nunique_id 0")
         for card in range(cards):
@@ -215,11 +290,11 @@ class KernelBooks:
 
     @staticmethod
     def gpu_id(card: int) -> int:
-        """What the driver calls a card."""
+        """Return the driver's name for a card."""
         return 41463 + card
 
     def use(self, card: int, used_bytes: int) -> None:
-        """Tell how much of a card's memory all hold together."""
+        """Set how much of a card's memory all processes hold together."""
         self._write(f"../../drm/renderD{128 + 8 * card}/device/mem_info_vram_used", used_bytes)
 
     def give(self, card: int, pid: int, held_bytes: int, compute_units: int = 0) -> None:
@@ -240,14 +315,14 @@ class KernelBooks:
 
 
 class Drivers:
-    """The stand-ins in one folder, which is to be on PATH and on PYTHONPATH, and the GPUs that they tell of."""
+    """The stand-ins in one folder, to be put on PATH and on PYTHONPATH, and the GPUs that they report."""
 
     def __init__(self, folder: Path, *tools: str, cards: int = 2, **facts: Any) -> None:
         self.folder, self.file = folder, folder / "cards.json"
         self.asked = folder / "asked"  #: as long as the tools were asked often
         self.cards = [Card(**{"unique_id": 0xA0 + index, **facts}) for index in range(cards)]
         self.hangs, self.fails = False, ""
-        self.slow_looks = 0  #: in which the first card's memory is still all in use
+        self.slow_polls = 0  #: in which the first card's memory is still all in use
         folder.mkdir(exist_ok=True)
         self.write()
         if "rocm-smi" in tools:
@@ -256,10 +331,12 @@ class Drivers:
             self._install("nvidia-smi", NVIDIA_SMI)
         if "amdsmi" in tools:
             (folder / "amdsmi.py").write_text(STATE + AMDSMI)
+        if "pynvml" in tools:
+            (folder / "pynvml.py").write_text(STATE + PYNVML)
 
     def write(self) -> None:
-        """Let the tools tell of what was changed here."""
-        behaviour = {"hangs": self.hangs, "fails": self.fails, "slow_looks": self.slow_looks}
+        """Write the changed state where the tools read it."""
+        behaviour = {"hangs": self.hangs, "fails": self.fails, "slow_polls": self.slow_polls}
         text = json.dumps({**behaviour, "cards": [asdict(card) for card in self.cards]})
         part = self.file.with_suffix(".new")
         part.write_text(text)
@@ -275,7 +352,7 @@ class Drivers:
         self.write()
 
     def take(self, card: int, pid: int) -> None:
-        """Let it hold none any more."""
+        """Let a process hold no more memory of a card."""
         del self.cards[card].held[str(pid)]
         self.write()
 

@@ -1,4 +1,4 @@
-"""An executor that runs nothing: a test says what comes of the attempts that it was given."""
+"""An executor that runs nothing: a test sets the results of the attempts that it was given."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -9,28 +9,28 @@ from jobs.state import Failure, FailureKind
 from jobs.task import GIB, Artifact, Attempt, Device, LogChunk, Node, TaskResult
 from jobs.toolchains import Lock, Toolchain
 from tests.stored_jobs import NUMBERS, TOOLCHAIN
-from workers.processes import Cancellation
+from workers.processes.cancellation import Cancellation
 
 NODE = Node("a", "a.example", 8, 64 * GIB, tuple(Device("cpu", index) for index in range(8)))
 
 
 class InMemoryResolver:
-    """Implements `locks.Resolver`: it knows what it was given, and raises it where that is an error."""
+    """Implements `locks.Resolver` from a table; a stored error is raised."""
 
     def __init__(self, **known: Lock | HaloError) -> None:
         self.known: dict[str, Lock | HaloError] = known
         self.asked: list[str] = []
 
     def source(self, name: str) -> str:
-        found = self.known.get(name)
-        return found.source if isinstance(found, Lock) else ""
+        lock = self.known.get(name)
+        return lock.source if isinstance(lock, Lock) else ""
 
     def resolve(self, name: str, cancellation: Cancellation) -> Lock:
         self.asked.append(name)
-        found = self.known.get(name, UnknownToolchain(name, tuple(self.known)))
-        if isinstance(found, HaloError):
-            raise found
-        return found
+        resolved = self.known.get(name, UnknownToolchain(name, tuple(self.known)))
+        if isinstance(resolved, HaloError):
+            raise resolved
+        return resolved
 
 
 class InMemoryExecutor:
@@ -43,15 +43,15 @@ class InMemoryExecutor:
         self.cancelled: list[str] = []
         self.refusal: Exception | None = None  #: what `start` raises
         self.no_room: str | None = None  #: why nothing can be started
-        self.closed_nodes: dict[str, str] = {}
+        self.cordons: dict[str, str] = {}
         self.logs: dict[str, str] = {}  #: what attempts have written so far
         self.is_closed = False
-        self.is_left = False
-        self.keeps_running = False  #: whether what earlier leaders started still runs when it is taken over
+        self.is_detached = False
+        self.keeps_running = False  #: whether what earlier leaders started still runs when it is adopted
         self.term = 0
         self.asked: dict[tuple[str, str], Lock] = {}  #: to be built, by node and digest
-        self.built_toolchains: dict[str, Toolchain] = {}
-        self._taken_over: set[str] = set()
+        self.builds: dict[str, Toolchain] = {}
+        self._adopted: set[str] = set()
         self._followed: dict[str, int] = {}
         self._came: list[TaskResult] = []
         self._wake: Callable[[], None] = lambda: None
@@ -59,20 +59,20 @@ class InMemoryExecutor:
     def nodes(self) -> Sequence[Node]:
         return self.known_nodes
 
-    def open(self) -> None:
+    def ensure_ready(self) -> None:
         pass
 
-    def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
+    def start_term(self, term: int, running: Sequence[RunningAttempt]) -> None:
         self.term = term
-        self._taken_over = {one.id for one in known}
-        for one in () if self.keeps_running else known:
-            self.deliver(TaskResult(one.id, one.epoch, Failure(FailureKind.LEASE_LOST, "nobody runs it")))
+        self._adopted = {attempt.id for attempt in running}
+        for attempt in () if self.keeps_running else running:
+            self.deliver(TaskResult(attempt.id, attempt.epoch, Failure(FailureKind.LEASE_LOST, "nobody runs it")))
 
-    def wakes(self, wake: Callable[[], None]) -> None:
+    def set_wakeup(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
-    def closed(self) -> Mapping[str, str]:
-        return self.closed_nodes
+    def cordoned(self) -> Mapping[str, str]:
+        return self.cordons
 
     def start(self, attempts: Sequence[Attempt]) -> dict[str, str]:
         if self.refusal:
@@ -83,14 +83,14 @@ class InMemoryExecutor:
         self.started += [attempt.id for attempt in attempts]  # last: tests in other threads wait for it
         return {}
 
-    def build(self, wanted: Mapping[str, Sequence[Lock]]) -> None:
+    def build_toolchains(self, wanted: Mapping[str, Sequence[Lock]]) -> None:
         for node, locks in wanted.items():
             self.asked |= {(node, lock.digest): lock for lock in locks}
 
-    def built(self) -> Mapping[str, Toolchain]:
-        return self.built_toolchains
+    def built_toolchains(self) -> Mapping[str, Toolchain]:
+        return self.builds
 
-    def forget_builds(self, digests: Collection[str]) -> None:
+    def forget_build_failures(self, digests: Collection[str]) -> None:
         for key in [key for key in self.asked if key[1] in digests]:
             del self.asked[key]
         self.known_nodes = [
@@ -104,43 +104,45 @@ class InMemoryExecutor:
         """Let a build end, or fail for a reason."""
         assert (node, lock.digest) in self.asked
         if not why:
-            self.built_toolchains[lock.digest] = lock.toolchain(TOOLCHAIN, frozenset({"--of-the-lock"}))
+            self.builds[lock.digest] = lock.toolchain(TOOLCHAIN, frozenset({"--of-the-lock"}))
         self.known_nodes = [
-            replace(found, toolchains={**found.toolchains, lock.digest: why}) if found.id == node else found
-            for found in self.known_nodes
+            replace(known_node, toolchains={**known_node.toolchains, lock.digest: why})
+            if known_node.id == node
+            else known_node
+            for known_node in self.known_nodes
         ]
         self._wake()
 
-    def running(self) -> set[str]:
-        return set(self.attempts) | self._taken_over
+    def in_flight(self) -> set[str]:
+        return set(self.attempts) | self._adopted
 
     def collect(self, wait_s: float) -> list[TaskResult]:
         came, self._came = self._came, []
         for result in came:
             self.attempts.pop(result.attempt, None)
-            self._taken_over.discard(result.attempt)
+            self._adopted.discard(result.attempt)
         return came
 
     def cancel(self, attempt: str) -> None:
         self.cancelled.append(attempt)
 
-    def follow(self, attempts: Collection[str]) -> list[LogChunk]:
-        found = []
+    def read_logs(self, attempts: Collection[str]) -> list[LogChunk]:
+        chunks = []
         for attempt in attempts:
             begin = self._followed.get(attempt, 0)
             self._followed[attempt] = len(self.logs.get(attempt, ""))
-            found.append(LogChunk(attempt, begin, self.logs.get(attempt, "")[begin:]))
-        return found
+            chunks.append(LogChunk(attempt, begin, self.logs.get(attempt, "")[begin:]))
+        return chunks
 
-    def leave(self) -> None:
-        self.is_left = True
+    def detach(self) -> None:
+        self.is_detached = True
 
     def close(self) -> None:
         self.is_closed = True
         self.attempts.clear()
 
     def end(self, attempt: Attempt, failure: Failure | None = None, artifacts: Sequence[Artifact] = ()) -> TaskResult:
-        """Let an attempt end: the next `collect` tells of it."""
+        """End an attempt: the next `collect` returns its result."""
         numbers = () if failure else NUMBERS
         result = TaskResult(attempt.id, attempt.epoch, failure, tuple(artifacts), numbers)
         self.deliver(result)

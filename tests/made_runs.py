@@ -1,4 +1,4 @@
-"""Runs for tests of what is decided from them, without a database."""
+"""Runs for tests of statistical decisions, without a database."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from db.runs import Run
+from db.reads.runs import MeasuredRun
 from jobs.variants import Attention, Axes, Precision
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -14,10 +14,10 @@ AXES = Axes(precision=Precision.F16, attention=Attention.SDPA, tp=1).axes
 numbers = count(1)
 
 
-def run(median: float, **changes: Any) -> Run:
-    """Each one an attempt of its own, a minute after the one before."""
+def run(median: float, **changes: Any) -> MeasuredRun:
+    """Return the run of a new attempt, a minute after the one before."""
     number = next(numbers)
-    made = Run(
+    made = MeasuredRun(
         attempt=f"{number:08x}-05-1",
         task=f"{number:08x}-05",
         job=f"{number:08x}",
@@ -40,7 +40,7 @@ def run(median: float, **changes: Any) -> Run:
     return replace(made, **changes)
 
 
-def runs(medians: Sequence[float], **changes: Any) -> list[Run]:
+def runs(medians: Sequence[float], **changes: Any) -> list[MeasuredRun]:
     return [run(median, **changes) for median in medians]
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from db.store import KeptLock, Need, OpenTask, RunningAttempt, Snapshot, Unresolved
+from db.store import NeededTask, OpenTask, RunningAttempt, Snapshot, StoredLock, UnresolvedToolchain
 from jobs.state import TaskState
 from jobs.task import GIB, Device, Node, Pin, Place, Resources
 from jobs.toolchains import DEFAULT
-from orchestrator.scheduler import Action, Start, Wait, decide
+from orchestrator.scheduler.decision import Action, Start, Wait, decide
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 GPU = "mi300x"
@@ -16,8 +16,8 @@ GPU = "mi300x"
 def node(
     name: str = "a", cpus: int = 4, memory_gib: int = 16, toolchains: Mapping[str, str] | None = None, **devices: int
 ) -> Node:
-    found = tuple(Device(kind, index) for kind, count in devices.items() for index in range(count))
-    return Node(name, name, cpus, memory_gib * GIB, found, toolchains=toolchains or {})
+    node_devices = tuple(Device(kind, index) for kind, count in devices.items() for index in range(count))
+    return Node(name, name, cpus, memory_gib * GIB, node_devices, toolchains=toolchains or {})
 
 
 def task(
@@ -36,7 +36,7 @@ def task(
     lost: str | None = None,
     toolchain: str = DEFAULT,
     after: str | None = None,
-    favoured: tuple[tuple[Place, ...], ...] = (),
+    affinity: tuple[tuple[Place, ...], ...] = (),
 ) -> OpenTask:
     return OpenTask(
         id=f"{job}-{name}",
@@ -45,11 +45,11 @@ def task(
         subject=name,
         state=state,
         epoch=0,
-        needed=tuple(Need(f"{job}-{other}", "export") for other in needs),
+        needed=tuple(NeededTask(f"{job}-{other}", "export") for other in needs),
         settings={},
         resources=need,
         waits_for=None,
-        is_stuck=False,
+        is_unschedulable=False,
         submitted_at=BEGIN + timedelta(seconds=job),
         submitted_by=by,
         timeout_s=timeout_s,
@@ -58,15 +58,15 @@ def task(
         pin=pin,
         avoids=avoids,
         expected_s=expected_s,
-        lost=lost,
+        lost_artifacts=lost,
         toolchain=toolchain,
         after=after and f"{job}-{after}",
-        favoured=favoured,
+        affinity=affinity,
     )
 
 
 def running(of: OpenTask, *places: Place, since_s: float = 0.0) -> RunningAttempt:
-    """An attempt of a task that has run for so long at the beginning."""
+    """Return an attempt of a task that has run for this long at the beginning."""
     started_at = BEGIN - timedelta(seconds=since_s)
     return RunningAttempt(
         f"{of.id}-1", of.id, 1, TaskState.RUNNING, places, of.resources, started_at, of.timeout_s, "", "", of.expected_s
@@ -89,21 +89,21 @@ def decided(
     closed: Mapping[str, str] | None = None,
     quarantined: Mapping[tuple[str, str, int], str] | None = None,
     usage: Mapping[str, float] | None = None,
-    locks: Mapping[str, KeptLock] | None = None,
-    unresolved: Mapping[str, Unresolved] | None = None,
+    locks: Mapping[str, StoredLock] | None = None,
+    unresolved: Mapping[str, UnresolvedToolchain] | None = None,
     ran: Mapping[str, tuple[Place, ...]] | None = None,
     at_s: float = 0.0,
 ) -> list[Action]:
-    """What is decided so long after the beginning."""
+    """Return the decision at this many seconds after the beginning."""
     snapshot = Snapshot(
         tuple(tasks),
         attempts,
-        closed=closed or {},
+        cordoned=closed or {},
         quarantined=quarantined or {},
         usage=usage or {},
         locks=locks or {},
         unresolved=unresolved or {},
-        ran=ran or {},
+        ran_on=ran or {},
     )
     return decide(snapshot, nodes, {}, BEGIN + timedelta(seconds=at_s))
 

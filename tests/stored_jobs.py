@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from db.engine import Database
-from db.ids import epoch_of
-from db.store import Begun, OpenTask, Store, TakeOver
-from db.tables import metadata
+from db.connection.engine import Database
+from db.schema.ids import epoch_of
+from db.schema.tables import metadata
+from db.store import CacheHit, NewAttempt, OpenTask, Store, Submission
+from jobs.job_file.spec import JobSpec
 from jobs.plan import plan
-from jobs.spec import JobSpec
 from jobs.stages.base import Model
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Artifact, Attempt, Command, Device, Measurement, Pin, Place, Process, TaskResult
@@ -51,21 +51,23 @@ def submit(
     spec = spec_of(**changes)
     made = plan(spec, model)
     return store.submit(
-        replace(made, tasks=tuple(replace(task, pin=pin) for task in made.tasks)),
-        name=spec.name,
-        spec=spec.model_dump(mode="json"),
-        model=model,
-        submitted_by=submitted_by,
-        timeout_s=spec.timeout,
-        reuse=True,
-        reuse_measurements=reuse_measurements,
-        priority=priority,
-        job_timeout_s=job_timeout_s,
+        Submission(
+            plan=replace(made, tasks=tuple(replace(task, pin=pin) for task in made.tasks)),
+            name=spec.name,
+            spec=spec.model_dump(mode="json"),
+            model=model,
+            submitted_by=submitted_by,
+            timeout_s=spec.timeout,
+            reuse=True,
+            reuse_measurements=reuse_measurements,
+            priority=priority,
+            job_timeout_s=job_timeout_s,
+        )
     )
 
 
 def open_task(store: Store, task: str) -> OpenTask:
-    return next(found for found in store.snapshot().tasks if found.id == task)
+    return next(row for row in store.snapshot().tasks if row.id == task)
 
 
 DEVICES = (Device("cpu", 0, "s0"), Device("cpu", 1, "s1"))
@@ -85,8 +87,8 @@ def attempt_of(task: OpenTask, devices: tuple[Device, ...] = DEVICES) -> Attempt
     )
 
 
-def begun(attempt: Attempt, term: int | None = None, digest: str = DIGEST) -> Begun:
-    return Begun(attempt, TOOLCHAIN, digest, term)
+def begun(attempt: Attempt, term: int | None = None, digest: str = DIGEST) -> NewAttempt:
+    return NewAttempt(attempt, TOOLCHAIN, digest, term)
 
 
 def start(store: Store, task: str, digest: str = DIGEST, term: int | None = None) -> Attempt:
@@ -118,12 +120,12 @@ def result_of(
 
 
 def finish(store: Store, result: TaskResult) -> TaskState | None:
-    """What becomes of the task; None when the attempt was given up or is stored already."""
+    """Store the result of a task; None when the attempt was given up or is stored already."""
     return store.finish([result]).get(result.attempt)
 
 
 def give_back(store: Store, attempt: str, failure: Failure = LOST) -> TaskState | None:
-    """End an attempt without a result, as heads do; what is returned is as for `finish`."""
+    """End an attempt without a result, as heads do; returns the same as `finish`."""
     return finish(store, TaskResult(attempt, epoch_of(attempt), failure))
 
 
@@ -136,7 +138,7 @@ def fail(store: Store, task: str, failure: Failure = BROKEN) -> None:
 
 
 def bring(store: Store, task: str, state: TaskState) -> None:
-    """Lead a pending task to a state, the way that it would go by itself."""
+    """Bring a pending task to a state by the usual transitions."""
     ways: dict[TaskState, list[Any]] = {
         TaskState.PENDING: [],
         TaskState.QUEUED: [lambda: store.queue([task])],
@@ -156,7 +158,7 @@ def _take_over(store: Store, task: str) -> None:
     earlier = f"{submit(store)}-01"
     succeed(store, earlier, "e" * 64)
     store.queue([task])
-    store.take_over([TakeOver(task, "e" * 64, earlier)])
+    store.record_cache_hits([CacheHit(task, "e" * 64, earlier)])
 
 
 def everything(database: Database) -> dict[str, list[tuple[Any, ...]]]:

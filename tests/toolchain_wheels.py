@@ -28,9 +28,9 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 def iree(folder: Path, version: str, gate: Path | None = None, flags: Sequence[str] = ()) -> tuple[Path, Path]:
-    """A release of IREE's compiler and runtime; where it is, no Python begins while there is a file `gate`.
+    """Build a release of IREE's compiler and runtime; no Python with it starts while a file `gate` exists.
 
-    Its compiler is given some flags more than it is told.
+    Its compiler adds some flags to those of its command line.
     """
     tool = str(Path(sys.executable).with_name("iree-compile"))
     module = {"handed_on.py": HAND_ON.format(tool=tool, flags=tuple(flags))}

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from db.tables import VERSION_TABLE, metadata
+from db.schema.tables import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

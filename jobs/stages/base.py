@@ -1,70 +1,104 @@
-"""What a stage is: pure functions from settings to commands, and from an output folder to an outcome."""
+"""The type of stages: pure functions from settings to commands, and from an output folder to an outcome."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from jobs.number_format import format_number
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS
-from jobs.task import GIB, Command, Outcome, Resources
+from jobs.task import GIB, Command, Measurement, Outcome, Process, Resources
 from jobs.toolchains import DEFAULT, Toolchain
-from jobs.variants import Variant
+from jobs.variants import Axes, Variant
 
-if TYPE_CHECKING:
-    from jobs.spec import JobSpec
+if TYPE_CHECKING:  # commands that only read need no pydantic
+    from jobs.sections import (
+        BenchmarkSection,
+        CompileSection,
+        NumericsSection,
+        QuantizeSection,
+        TorchSection,
+        WorkloadSection,
+    )
 
 Settings = Mapping[str, Any]
+Observed = Sequence[tuple[Process, str]]  #: each process of an attempt with the text that it printed
+Medians = Mapping[str, float]  #: by metric, of the smallest batch with the shortest prompt
 
-OUTPUTS = "outputs"  #: where an attempt's commands write, below its working folder
-INPUTS = "inputs"  #: where the outputs of what it needs lie: inputs/<stage>/<file>
+OUTPUTS = "outputs"  #: the folder that an attempt's commands write to, in its working folder
+INPUTS = "inputs"  #: the folder with the outputs of other stages: inputs/<stage>/<file>
 
 
 @dataclass(frozen=True)
 class Model:
-    """What was found out about a job's model before planning."""
+    """The facts about a job's model that planning needs."""
 
-    text: str  #: as the job file names it; a folder made absolute
+    text: str  #: as the job file names it; a folder's path is absolute
     name: str
     digest: str  #: of everything in it that results depend on
     parameters: int
     has_weights: bool = True
-    is_quantized: bool = False  #: its weights are in low precision as they lie there
+    is_quantized: bool = False  #: its files hold low-precision weights
     revision: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     more: tuple["Model", ...] = ()  #: the job's other models
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> "Model":
-        """From what `asdict` made of it."""
-        return Model(**{**facts, "more": tuple(Model.of(one) for one in facts.get("more", ()))})
+        """Return the model that `asdict` made `facts` of."""
+        return Model(**{**facts, "more": tuple(Model.of(other) for other in facts.get("more", ()))})
 
     @property
     def all(self) -> tuple["Model", ...]:
-        """Each of the job's models."""
+        """All of the job's models."""
         return (self, *self.more)
 
     @property
-    def called(self) -> tuple[str, ...]:
-        """What a job file may call it."""
+    def aliases(self) -> tuple[str, ...]:
+        """The names that a job file can call it by."""
         return self.text, self.name
 
     def named(self, name: str) -> "Model":
-        """One of the job's models, by its name; by itself."""
-        return replace(next(one for one in self.all if one.name == name), more=())
+        """Return one of the job's models, without the others."""
+        return replace(next(model for model in self.all if model.name == name), more=())
+
+
+class StageOptions(Protocol):
+    """The part of a job file that stages read (`jobs.job_file.spec.JobSpec`)."""
+
+    @property
+    def stages(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def workload(self) -> "WorkloadSection": ...  # noqa: D102
+    @property
+    def quantize(self) -> "QuantizeSection": ...  # noqa: D102
+    @property
+    def compile(self) -> "CompileSection": ...  # noqa: D102
+    @property
+    def torch(self) -> "TorchSection": ...  # noqa: D102
+    @property
+    def numerics(self) -> "NumericsSection": ...  # noqa: D102
+    @property
+    def benchmark(self) -> "BenchmarkSection": ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One variant of a job, as a stage sees it."""
+    """One variant of a job with its model: the input of a stage's planning."""
 
-    spec: "JobSpec"
+    spec: StageOptions
     variant: Variant
     model: Model
+    torch_options: frozenset[str] = frozenset()  #: keys of the section `torch` that the variant's engine reads
 
 
 def _always(cell: Cell) -> bool:
+    return True
+
+
+def _every_variant(axes: Axes) -> bool:
     return True
 
 
@@ -72,12 +106,20 @@ def _default_toolchain(settings: Settings) -> str:
     return DEFAULT
 
 
+def _observe_nothing(settings: Settings, observed: Observed) -> Iterator[Measurement]:
+    yield from ()
+
+
+def _no_figure(medians: Medians, target: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One kind of work."""
 
     name: str
-    title: str  #: the column's head in the matrix
+    title: str  #: of its column in the matrix
     needs: tuple[str, ...]  #: stages whose outputs it reads
     settings: Callable[[Cell], dict[str, Any]]
     commands: Callable[[Settings, Toolchain], list[Command]]
@@ -85,17 +127,21 @@ class Stage:
     parse: Callable[[Settings, Path], Outcome]  #: reads outputs/ of a working folder after its commands succeeded
     artifacts: Mapping[str, str] = field(default_factory=dict)  #: suffix of an output's name -> kind of artifact
     version: int = 1  #: raised when the same settings no longer mean the same outputs
-    is_measured: bool = False  #: what it makes are measurements of a machine: never taken from the cache by itself
+    is_default: bool = True  #: part of a job whose file names no stages
+    is_measured: bool = False  #: it measures a machine, so its results are taken from the cache only on request
+    is_portable: bool = False  #: its outputs serve every host and compiler, so an engine's toolchain is not for it
     needs_weights: bool = False
-    may_need: tuple[str, ...] = ()  #: stages whose outputs it reads where they are planned
-    is_for: Callable[[Cell], bool] = _always  #: which of the variants it is planned for
-    #: what it runs under when the variant's toolchain is not for it
-    own_toolchain: Callable[[Settings], str] = _default_toolchain
+    optional_needs: tuple[str, ...] = ()  #: stages whose outputs it reads if they are planned
+    applies_to: Callable[[Axes], bool] = _every_variant  #: variants that it means something for
+    is_needed: Callable[[Cell], bool] = _always  #: whether it is planned for a variant that it applies to
+    own_toolchain: Callable[[Settings], str] = _default_toolchain  #: used when the variant's toolchain is not for it
     has_program: bool = True  #: it runs a program of workers.llm, whose source is part of its identity
+    observe: Callable[[Settings, Observed], Iterator[Measurement]] = _observe_nothing  #: measures its processes
+    figure: Callable[[Medians, str], str] = _no_figure  #: what a passed cell shows, given the target; or empty
 
 
 def model_flags(settings: Settings) -> list[str]:
-    """The flags that name a model to a stage program."""
+    """Return the flags that name a model to a stage program."""
     model = settings["model"]
     return [
         f"--model={model['text']}",
@@ -105,7 +151,7 @@ def model_flags(settings: Settings) -> list[str]:
 
 
 def workload_flags(settings: Settings) -> list[str]:
-    """The flags that give a stage program all batch sizes and prompt lengths."""
+    """Return the flags that give a stage program all batch sizes and prompt lengths."""
     return [
         *("--batch", *map(str, settings["batch"])),
         *("--prompt-tokens", *map(str, settings["prompt_tokens"])),
@@ -113,7 +159,7 @@ def workload_flags(settings: Settings) -> list[str]:
 
 
 def model_settings(model: Model) -> dict[str, Any]:
-    """What a stage's settings keep of a model."""
+    """Return the part of a model that a stage's settings contain."""
     return {
         "text": model.text,
         "digest": model.digest,
@@ -123,43 +169,64 @@ def model_settings(model: Model) -> dict[str, Any]:
 
 
 def program(name: str, *flags: str) -> Command:
-    """A stage program, run by the toolchain's interpreter."""
-    return Command(("python", "-m", f"workers.llm.{name}", *flags))
+    """Return the command of a stage program, run by the toolchain's interpreter."""
+    return Command(("python", "-m", f"workers.llm.programs.{name}", *flags))
 
 
 def memory_for(cell: Cell, bytes_per_parameter: float) -> int:
-    """Memory of a process that holds so much of the model, with the 1.5 GiB that torch and its tools take anyhow."""
+    """Return the memory of a process that holds the model, with the 1.5 GiB that torch and its tools always take."""
     return int(1.5 * GIB + bytes_per_parameter * cell.model.parameters)
 
 
-def parallelism(variant: Variant) -> dict[str, int]:
-    """What a stage's settings keep of how a program is split over devices."""
+def parallelism_settings(variant: Variant) -> dict[str, int]:
+    """Return how a program is split over devices, as a stage's settings say it."""
     return {"tp": variant.tp, **({"pp": variant.pp} if variant.pp > 1 else {})}
 
 
-def devices_of(settings: Settings) -> int:
-    """How many devices a program of such settings runs on."""
+def device_count(settings: Settings) -> int:
+    """Return the number of devices that a program with such settings runs on."""
     return int(settings["tp"]) * int(settings.get("pp", 1))
 
 
-def on_devices(cell: Cell, *, cpus: int = 1, memory_bytes: int = GIB, is_quiet: bool = False) -> Resources:
-    """A variant's devices, and what its process takes of the node."""
-    variant = cell.variant
-    return Resources(cpus, memory_bytes, devices=variant.device_count, device_kind=variant.target, is_quiet=is_quiet)
+def device_resources(cell: Cell, *, cpus: int = 1, memory_bytes: int = GIB, is_exclusive: bool = False) -> Resources:
+    """Return a variant's devices with what its process takes of the node."""
+    return Resources(
+        cpus,
+        memory_bytes,
+        devices=cell.variant.device_count,
+        device_kind=cell.variant.target,
+        is_exclusive=is_exclusive,
+    )
 
 
-def wants_quiet(cell: Cell) -> bool:
-    """Whether a measurement has its node to itself: as the job says, else as its target needs it."""
-    asked = cell.spec.benchmark.quiet
-    return TARGETS[cell.variant.target].is_quiet if asked is None else asked
+def needs_exclusive_node(cell: Cell) -> bool:
+    """Return whether a measurement needs its node for itself: as the job says, or as its target requires."""
+    exclusive = cell.spec.benchmark.exclusive
+    return TARGETS[cell.variant.target].is_exclusive if exclusive is None else exclusive
 
 
-def report(folder: Path, name: str) -> dict[str, Any]:
-    """The report that a stage program wrote."""
-    found: dict[str, Any] = json.loads((folder / OUTPUTS / name).read_text())
-    return found
+def read_report(folder: Path, name: str) -> dict[str, Any]:
+    """Return the report that a stage program wrote."""
+    report: dict[str, Any] = json.loads((folder / OUTPUTS / name).read_text())
+    return report
 
 
 def wrong_numbers(message: str) -> Failure:
-    """A failure that blames what was computed."""
+    """Return a failure that blames what was computed."""
     return Failure(FailureKind.WRONG_NUMBERS, message)
+
+
+def cost_figure(medians: Medians, times_s: Sequence[str], memory_bytes: str) -> str:
+    """Return a total time and a peak memory, `2.0 s, 0.5 GiB`; empty if one of the metrics is missing."""
+    if not {*times_s, memory_bytes} <= medians.keys():
+        return ""
+    total_s = sum(medians[metric] for metric in times_s)
+    return f"{format_number(total_s)} s, {medians[memory_bytes] / GIB:.1f} GiB"
+
+
+def latency_figure(medians: Medians, target: str) -> str:
+    """Return TTFT and ITL; empty if one of them is missing."""
+    ttft_ms, itl_ms = medians.get("ttft_ms"), medians.get("itl_ms")
+    return (
+        "" if ttft_ms is None or itl_ms is None else f"TTFT {format_number(ttft_ms)} ms, ITL {format_number(itl_ms)} ms"
+    )

@@ -1,4 +1,4 @@
-"""Benchmark: prefill (TTFT), decode (ITL) and whole generations of compiled programs, each in fresh processes."""
+"""Benchmark: time prefill (TTFT), decode (ITL) and whole generations of compiled programs in fresh processes."""
 
 import json
 import re
@@ -7,33 +7,36 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.benchmarks import Generation, Order, file_name, in_order, measurements_of
+from jobs.process_order import ProcessOrder, order_processes, report_name
 from jobs.stages.base import (
     INPUTS,
     OUTPUTS,
     Cell,
+    Observed,
     Settings,
     Stage,
-    devices_of,
+    device_count,
+    device_resources,
+    latency_figure,
     memory_for,
-    on_devices,
-    parallelism,
+    needs_exclusive_node,
+    parallelism_settings,
     program,
-    wants_quiet,
 )
+from jobs.stages.generation_metrics import Generation, generation_measurements
 from jobs.stages.invoke import PROGRAM_FLAGS
 from jobs.targets import device_flags
-from jobs.task import Command, Measurement, Outcome, Resources
+from jobs.task import Command, Measurement, Outcome, Process, Resources
 from jobs.toolchains import Toolchain
 from jobs.variants import KvCache
 
 SAMPLE_TIME_S = 0.1  #: one sample is the mean of as many calls as fit in this
 MILLISECONDS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-TOKEN = 5  #: every input token: time does not depend on which
+TOKEN = 5  #: every input token; the time does not depend on it
 
 
-class Timed(NamedTuple):
-    """One entry point of one workload, which one process times."""
+class TimedCall(NamedTuple):
+    """One entry point with the inputs of one workload, which a process times."""
 
     name: str
     batch: int
@@ -44,16 +47,19 @@ class Timed(NamedTuple):
     tokens: int  #: processed in one call
 
 
-class Whole(NamedTuple):
-    """One workload of which whole generations are timed."""
+class TimedGeneration(NamedTuple):
+    """One workload of which a process times whole generations."""
 
     name: str
     batch: int
     prompt_tokens: int
 
 
-def how_often(cell: Cell) -> dict[str, Any]:
-    """How often what is timed, in which order, and what is done about disturbed runs: the same for all engines."""
+CallFlags = Callable[[Mapping[str, Any], TimedCall], Iterable[str]]
+
+
+def sampling_settings(cell: Cell) -> dict[str, Any]:
+    """Return how often and in which order workloads are timed, and how often disturbed runs are repeated."""
     benchmark = cell.spec.benchmark
     return {
         "warmup": benchmark.warmup,
@@ -65,61 +71,65 @@ def how_often(cell: Cell) -> dict[str, Any]:
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """The workload and how often each entry point runs."""
+    """Return the workload and how often each entry point runs."""
     workload = cell.spec.workload
     return {
         "target": cell.variant.target,
-        **parallelism(cell.variant),
+        **parallelism_settings(cell.variant),
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
         "new_tokens": workload.new_tokens,
         "generations": cell.spec.benchmark.generations,
-        **how_often(cell),
+        **sampling_settings(cell),
         **({"kv_cache": KvCache.PAGED.value} if cell.variant.kv_cache is KvCache.PAGED else {}),
     }
 
 
-def timed(settings: Settings) -> Iterator[Timed]:
-    """Every entry point to be timed: a decode step is timed at the first position after its prompt."""
+def timed_calls(settings: Settings) -> Iterator[TimedCall]:
+    """Yield every entry point to time; a decode step is timed at the first position after its prompt."""
     is_paged = settings.get("kv_cache") == KvCache.PAGED
     for batch, prompt in product(settings["batch"], settings["prompt_tokens"]):
         table = (f"@{INPUTS}/export/block_table_bs{batch}.npy",) if is_paged else ()
-        yield Timed(
+        yield TimedCall(
             f"prefill_bs{batch}_t{prompt}", batch, prompt, "ttft_ms", f"prefill_bs{batch}_t{prompt}",
             (f"{batch}x{prompt}xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch * prompt,
         )  # fmt: skip
-        yield Timed(
+        yield TimedCall(
             f"decode_bs{batch}_t{prompt}", batch, prompt, "itl_ms", f"decode_bs{batch}",
             (f"{batch}x1xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch,
         )  # fmt: skip
 
 
-def generated(settings: Settings) -> Iterator[Whole]:
-    """Every workload of which whole generations are timed; none where the job asks for no generations."""
+def timed_generations(settings: Settings) -> Iterator[TimedGeneration]:
+    """Yield every workload of which whole generations are timed; none if the job wants no generations."""
     for batch, prompt in product(settings["batch"], settings["prompt_tokens"]) if settings.get("generations") else ():
-        yield Whole(f"generation_bs{batch}_t{prompt}", batch, prompt)
+        yield TimedGeneration(f"generation_bs{batch}_t{prompt}", batch, prompt)
 
 
-def runs(settings: Settings) -> list[tuple[Timed | Whole, int]]:
-    """What each process times, with its number among those that time the same, in the order in which they run."""
-    entries: list[Timed | Whole] = [*timed(settings), *generated(settings)]
-    return in_order(entries, settings.get("processes", 1), Order(settings.get("order", Order.SEQUENTIAL)))
+def ordered_entries(settings: Settings) -> list[tuple[TimedCall | TimedGeneration, int]]:
+    """Return what each process times, with its number among the processes that time the same, as they run."""
+    entries: list[TimedCall | TimedGeneration] = [*timed_calls(settings), *timed_generations(settings)]
+    return order_processes(
+        entries, settings.get("processes", 1), ProcessOrder(settings.get("order", ProcessOrder.SEQUENTIAL))
+    )
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """Each a fresh process; warm-up repetitions come first and are told apart when they are read."""
-    return commands_calling(settings, _call)
+    """Return a command for each process; its first repetitions are warm-up."""
+    return commands_with_flags(settings, _call_flags)
 
 
-def commands_calling(settings: Settings, call: Callable[[Settings, Timed], Iterable[str]]) -> list[Command]:
-    """The commands of a program whose parameters and inputs the flags of `call` give."""
+def commands_with_flags(settings: Settings, call_flags: CallFlags) -> list[Command]:
+    """Return the commands, where `call_flags` returns the flags with the parameters and inputs of one call."""
     return [
-        _timing(settings, entry, process, call) if isinstance(entry, Timed) else _generating(settings, entry, process)
-        for entry, process in runs(settings)
+        _time_call(settings, entry, process, call_flags)
+        if isinstance(entry, TimedCall)
+        else _time_generation(settings, entry, process)
+        for entry, process in ordered_entries(settings)
     ]
 
 
-def _call(settings: Settings, entry: Timed) -> list[str]:
+def _call_flags(settings: Settings, entry: TimedCall) -> list[str]:
     return [
         *(f"--parameters=model={INPUTS}/export/model.rank{rank}.irpa" for rank in range(settings["tp"])),
         f"--function={entry.function}",
@@ -127,79 +137,78 @@ def _call(settings: Settings, entry: Timed) -> list[str]:
     ]
 
 
-def _timing(
-    settings: Settings, entry: Timed, process: int, call: Callable[[Settings, Timed], Iterable[str]]
-) -> Command:
+def _time_call(settings: Settings, entry: TimedCall, process: int, call_flags: CallFlags) -> Command:
     return Command(
         (
             "iree-benchmark-module",
             f"--module={INPUTS}/compile/model.vmfb",
-            *device_flags(settings["target"], devices_of(settings)),
-            *call(settings, entry),
+            *device_flags(settings["target"], device_count(settings)),
+            *call_flags(settings, entry),
             f"--benchmark_repetitions={settings['warmup'] + settings['repetitions']}",
             f"--benchmark_min_time={SAMPLE_TIME_S}s",
             "--print_statistics=true",
             "--benchmark_out_format=json",
-            f"--benchmark_out={OUTPUTS}/{file_name(entry.name, process)}",
+            f"--benchmark_out={OUTPUTS}/{report_name(entry.name, process)}",
         )
     )
 
 
-def _generating(settings: Settings, entry: Whole, process: int) -> Command:
+def _time_generation(settings: Settings, entry: TimedGeneration, process: int) -> Command:
     return program(
         "generate",
         *PROGRAM_FLAGS,
-        *device_flags(settings["target"], devices_of(settings)),
+        *device_flags(settings["target"], device_count(settings)),
         f"--batch={entry.batch}",
         f"--prompt-tokens={entry.prompt_tokens}",
         f"--new-tokens={settings['new_tokens']}",
         f"--repetitions={settings['warmup'] + settings['generations']}",
-        f"--report={OUTPUTS}/{file_name(entry.name, process)}",
+        f"--report={OUTPUTS}/{report_name(entry.name, process)}",
     )
 
 
 def resources(cell: Cell) -> Resources:
-    """The variant's devices; the node to itself where that is asked for, or devices are the host's own cores."""
-    return on_devices(cell, memory_bytes=memory_for(cell, 4), is_quiet=wants_quiet(cell))
+    """Return the variant's devices, with the node for itself if the job or the target needs that."""
+    return device_resources(cell, memory_bytes=memory_for(cell, 4), is_exclusive=needs_exclusive_node(cell))
 
 
-def samples_ms(found: Mapping[str, Any]) -> list[float]:
-    """The time of one call in each repetition of a benchmark's JSON, in the order in which they ran."""
-    runs = [run for run in found["benchmarks"] if run.get("run_type") == "iteration"]
+def samples_ms(report: Mapping[str, Any]) -> list[float]:
+    """Return the time of one call in each repetition of a benchmark's JSON, in the order in which they ran."""
+    runs = [run for run in report["benchmarks"] if run.get("run_type") == "iteration"]
     runs.sort(key=lambda run: run.get("repetition_index", 0))
     return [run["real_time"] * MILLISECONDS[run["time_unit"]] for run in runs]
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """TTFT or ITL of each entry point with the tokens per second that follow, and what whole generations come to.
+    """Return TTFT or ITL of each entry point with its tokens per second, and the metrics of whole generations.
 
-    Samples are those of all processes, one after another; `groups` in their context says how many each has.
+    Samples of all processes follow one another; `groups` in their context has the number of each process.
     """
     measurements: list[Measurement] = []
-    for entry in timed(settings):
-        measurements += _times(settings, entry, [samples_ms(found) for found in _reports(settings, entry.name, folder)])
-    for whole in generated(settings):
-        groups = [
-            [Generation(one["ttft_ms"], one["steps_ms"]) for one in found["generations"][settings["warmup"] :]]
-            for found in _reports(settings, whole.name, folder)
+    for call in timed_calls(settings):
+        samples = [samples_ms(report) for report in _read_reports(settings, call.name, folder)]
+        measurements += _call_measurements(settings, call, samples)
+    for entry in timed_generations(settings):
+        processes = [
+            [Generation(times["ttft_ms"], times["steps_ms"]) for times in report["generations"][settings["warmup"] :]]
+            for report in _read_reports(settings, entry.name, folder)
         ]
-        about = {"batch": whole.batch, "prompt_tokens": whole.prompt_tokens, "new_tokens": settings["new_tokens"]}
-        measurements += measurements_of(groups, about)
+        workload = {"batch": entry.batch, "prompt_tokens": entry.prompt_tokens, "new_tokens": settings["new_tokens"]}
+        measurements += generation_measurements(processes, workload)
     return Outcome(tuple(measurements))
 
 
-def _reports(settings: Settings, name: str, folder: Path) -> list[dict[str, Any]]:
-    files = [folder / OUTPUTS / file_name(name, process) for process in range(settings.get("processes", 1))]
+def _read_reports(settings: Settings, name: str, folder: Path) -> list[dict[str, Any]]:
+    files = [folder / OUTPUTS / report_name(name, process) for process in range(settings.get("processes", 1))]
     return [json.loads(file.read_text()) for file in files]
 
 
-def _times(settings: Settings, entry: Timed, times: list[list[float]]) -> Iterator[Measurement]:
+def _call_measurements(settings: Settings, entry: TimedCall, times: list[list[float]]) -> Iterator[Measurement]:
     warmup = settings["warmup"]
     samples = tuple(sample for of_process in times for sample in of_process[warmup:])
     context = {
         "batch": entry.batch,
         "prompt_tokens": entry.prompt_tokens,
-        "new_tokens": settings["new_tokens"],  # as of other engines; the program's cache has room for them
+        "new_tokens": settings["new_tokens"],  # as for other engines; the program's cache has room for them
         "warmup_ms": [sample for of_process in times for sample in of_process[:warmup]],
         "groups": [len(of_process) - warmup for of_process in times],
     }
@@ -212,9 +221,22 @@ PEAK = re.compile(r"DEVICE_LOCAL:\s*(\d+)B peak")
 
 
 def device_memory_bytes(log: str) -> int | None:
-    """The peak that the runtime's statistics tell of the devices' memory; None where it tells none."""
-    found = [int(peak) for peak in PEAK.findall(log)]
-    return max(found) or None if found else None
+    """Return the peak of the devices' memory in the runtime's statistics; None if the log has none."""
+    return max(map(int, PEAK.findall(log)), default=0) or None
+
+
+def observe(settings: Settings, observed: Observed) -> Iterator[Measurement]:
+    """Yield the memory of each workload: the most that a process of iree-benchmark-module took for it."""
+    by_workload: dict[tuple[int, int], list[tuple[Process, str]]] = {}
+    for (entry, _), process_with_log in zip(ordered_entries(settings), observed, strict=True):
+        if isinstance(entry, TimedCall):
+            by_workload.setdefault((entry.batch, entry.prompt_tokens), []).append(process_with_log)
+    for (batch, prompt_tokens), processes in by_workload.items():
+        context = {"batch": batch, "prompt_tokens": prompt_tokens}
+        host_bytes = max(process.peak_rss_bytes for process, _ in processes)
+        yield Measurement("host_memory_bytes", (float(host_bytes),), context)
+        if device_bytes := max(device_memory_bytes(log) or 0 for _, log in processes):
+            yield Measurement("device_memory_bytes", (float(device_bytes),), context)
 
 
 BENCHMARK = Stage(
@@ -228,4 +250,6 @@ BENCHMARK = Stage(
     artifacts={".json": "report"},
     is_measured=True,
     needs_weights=True,
+    observe=observe,
+    figure=latency_figure,
 )

@@ -1,33 +1,44 @@
-"""Compile: iree-compile makes the MLIR into a module for one target."""
+"""Compile: iree-compile compiles the MLIR into a module for one target."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.stages.base import INPUTS, OUTPUTS, Cell, Settings, Stage, devices_of, parallelism
+from jobs.stages.base import (
+    INPUTS,
+    OUTPUTS,
+    Cell,
+    Medians,
+    Observed,
+    Settings,
+    Stage,
+    cost_figure,
+    device_count,
+    parallelism_settings,
+)
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS, compile_flags
 from jobs.task import GIB, Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
 from jobs.variants import QUANTIZED
 
-DUMP = "dump"  #: beside outputs/: what the compiler says of its dispatches, read and left behind
+DUMP = "dump"  #: a folder beside outputs/ for the compiler's dump of its dispatches, which is not published
 ENTRIES = ("prefill", "decode")
-#: how the operands of a low-precision matrix instruction are called at its end: v_mfma_i32_16x16x32_i8; of gfx950 the
-#: one for all small floats, which programs here use for fp8 alone
+#: endings of the names of low-precision matrix instructions, such as v_mfma_i32_16x16x32_i8; on gfx950 one instruction
+#: is for all small floats, which programs here use only for fp8
 KINDS = {"fp8": ("_fp8_fp8", "_f8f6f4"), "int8": ("_i8",)}
-#: elsewhere it is the default: weights of four bits are unpacked where one row is multiplied by them
+#: fuses the unpacking of int4 weights into matrix-vector products; needed only on CPUs, the default elsewhere
 UNPACKED_IN_PLACE = ("--iree-dispatch-creation-enable-aggressive-fusion",)
 MATRIX_ROWS = 16  #: a matrix instruction computes 16 rows or more; below that a vector product is the right choice
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """The target, and what its matrix units ought to be used for."""
+    """Return the target, the flags, and the sizes that decide whether matrix units should be used."""
     workload, precision = cell.spec.workload, cell.variant.precision
     return {
         "target": cell.variant.target,
-        **parallelism(cell.variant),
+        **parallelism_settings(cell.variant),
         "flags": list(cell.spec.compile.flags),
         "prefill_rows": max(workload.batch) * max(workload.prompt_tokens),
         "decode_rows": max(workload.batch),
@@ -36,7 +47,7 @@ def settings(cell: Cell) -> dict[str, Any]:
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """One iree-compile, with the flags as the toolchain's compiler spells them."""
+    """Return one iree-compile, with the flags as the toolchain's compiler spells them."""
     dump = (
         [f"--iree-hal-dump-executable-intermediates-to={DUMP}"] if TARGETS[settings["target"]].assembly_suffix else []
     )
@@ -47,7 +58,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
                 f"{INPUTS}/export/model.mlir",
                 "-o",
                 f"{OUTPUTS}/model.vmfb",
-                *compile_flags(settings["target"], devices_of(settings), toolchain.compiler_flags),
+                *compile_flags(settings["target"], device_count(settings), toolchain.compiler_flags),
                 *dump,
                 *(UNPACKED_IN_PLACE if (settings["target"], settings.get("precision")) == ("cpu", "int4") else []),
                 *settings["flags"],
@@ -57,15 +68,15 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
 
 
 def resources(cell: Cell) -> Resources:
-    """No device: any node compiles for any target."""
+    """Return no device, because any node compiles for any target."""
     return Resources(cpus=1, memory_bytes=2 * GIB)
 
 
 def count_matrix_instructions(folder: Path, instruction: str, suffix: str) -> Counter[tuple[str, str]]:
-    """Matrix instructions in the dumped assembly, by the kind of entry point whose kernel they are in and their name.
+    """Count the matrix instructions in the dumped assembly by entry point and name of the instruction.
 
-    Kernels of several dispatches are linked into one file; each begins with `.globl` and its symbol, which starts
-    with the name of the entry point.
+    One file has the kernels of several dispatches; each kernel begins with `.globl` and its symbol, which starts with
+    the name of the entry point.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for path in folder.rglob(f"*{suffix}"):
@@ -81,7 +92,7 @@ def count_matrix_instructions(folder: Path, instruction: str, suffix: str) -> Co
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """The module's size and its matrix instructions; a warning where a matmul does without them."""
+    """Return the module's size and its matrix instructions, with a warning for a matmul that does not use them."""
     measurements = [Measurement("vmfb_bytes", (float((folder / OUTPUTS / "model.vmfb").stat().st_size),))]
     target = TARGETS[settings["target"]]
     if not target.matrix_instruction:
@@ -99,29 +110,45 @@ def parse(settings: Settings, folder: Path) -> Outcome:
         wide = sum(count for name, count in kinds.items() if name.endswith("f32"))
         if wide and "precision" in settings:
             warnings.append(
-                f"{wide} matrix instructions of f32 in {entry}: not all of it is in {settings['precision']}"
+                f"{wide} matrix instructions of f32 in {entry}: part of it is not in {settings['precision']}"
             )
-    return Outcome(tuple(measurements), tuple(warnings), failure=not_low(measurements, settings))
+    return Outcome(tuple(measurements), tuple(warnings), failure=widened_failure(measurements, settings))
 
 
 def low_counts(kinds: Mapping[str, int], settings: Settings) -> list[tuple[str, int]]:
-    """How many of an entry's matrix instructions are of the variant's precision, where there are such."""
+    """Return the number of an entry point's matrix instructions in the variant's precision, if it has such."""
     precision = settings.get("precision")
     if precision not in KINDS:
         return []
     return [(precision, sum(count for name, count in kinds.items() if name.endswith(KINDS[precision])))]
 
 
-def not_low(measurements: Iterable[Measurement], settings: Settings) -> Failure | None:
-    """A program that is not in the precision which its name says: it would be measured as what it is not."""
+def widened_failure(measurements: Iterable[Measurement], settings: Settings) -> Failure | None:
+    """Return the failure of a program that is not in its variant's precision, whose timings would mislead."""
     precision = settings.get("precision")
-    found = {each.metric: each.samples[0] for each in measurements}
-    if settings["prefill_rows"] < MATRIX_ROWS or found.get(f"mfma_{precision}_prefill", 1):
+    values = {measurement.metric: measurement.samples[0] for measurement in measurements}
+    if settings["prefill_rows"] < MATRIX_ROWS or values.get(f"mfma_{precision}_prefill", 1):
         return None
     return Failure(
         FailureKind.TOOL_FAILED,
         f"no {precision} matrix instruction in prefill: the compiler widened the matmuls of this {precision} program",
     )
+
+
+def observe(settings: Settings, observed: Observed) -> Iterator[Measurement]:
+    """Yield the compiler's time and peak memory."""
+    for process, _ in observed:
+        yield Measurement("compile_s", (process.wall_s,))
+        yield Measurement("compile_peak_bytes", (float(process.peak_rss_bytes),))
+
+
+def figure(medians: Medians, target: str) -> str:
+    """Return the compiler's cost, and the matrix instructions of prefill and decode on targets that have such."""
+    cost = cost_figure(medians, ("compile_s",), "compile_peak_bytes")
+    if not TARGETS[target].matrix_instruction or "mfma_prefill" not in medians:
+        return cost
+    instructions = f"{medians['mfma_prefill']:.0f}+{medians.get('mfma_decode', 0):.0f} MFMA"
+    return f"{cost}, {instructions}" if cost else instructions
 
 
 COMPILE = Stage(
@@ -134,4 +161,6 @@ COMPILE = Stage(
     parse=parse,
     artifacts={"model.vmfb": "vmfb"},
     has_program=False,
+    observe=observe,
+    figure=figure,
 )

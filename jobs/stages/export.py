@@ -1,4 +1,4 @@
-"""Export: a model becomes one multi-device MLIR module, its config and a parameter file for each rank."""
+"""Export: write a model as one multi-device MLIR module, its config and a parameter file for each rank."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,15 @@ from jobs.stages import quantize
 from jobs.stages.base import (
     INPUTS,
     Cell,
+    Medians,
     Settings,
     Stage,
+    cost_figure,
     memory_for,
     model_flags,
     model_settings,
     program,
-    report,
+    read_report,
     workload_flags,
 )
 from jobs.targets import TARGETS
@@ -28,11 +30,17 @@ METRICS = {
     "mlir_bytes": "mlir_bytes",
     "parameter_bytes": "parameter_bytes",
 }
-OPTIONS = ("kv_precision", "fp8", "granularity", "inputs", "group_size")  #: given to the program where they are set
+OPTIONS = (
+    "kv_precision",
+    "fp8",
+    "granularity",
+    "inputs",
+    "group_size",
+)  #: settings that are passed to the program if they are set
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """Nothing of the target, but for the kind of its fp8: one export serves them all."""
+    """Return nothing of the target but its kind of fp8, so that one export serves all targets."""
     workload, variant = cell.spec.workload, cell.variant
     has_fp8_cache = variant.kv_precision is KvPrecision.FP8
     return {
@@ -43,7 +51,7 @@ def settings(cell: Cell) -> dict[str, Any]:
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
         "cache_tokens": workload.cache_tokens,
-        **({"is_quantized": True} if quantize.is_made(cell) else {}),
+        **({"is_quantized": True} if quantize.is_planned(cell) else {}),
         **_scales(cell),
         **({"kv_precision": "fp8"} if has_fp8_cache else {}),
         **({"fp8": TARGETS[variant.target].fp8} if has_fp8_cache or variant.precision is Precision.FP8 else {}),
@@ -52,12 +60,12 @@ def settings(cell: Cell) -> dict[str, Any]:
 
 
 def _scales(cell: Cell) -> dict[str, Any]:
-    """How a shape's weights are to be scaled, which nobody quantizes, where the job says so."""
-    asked, precision = cell.spec.quantize, cell.variant.precision
+    """Return how the weights of a shape are scaled, which has no quantizer, if the job says so."""
+    section, precision = cell.spec.quantize, cell.variant.precision
     if cell.model.has_weights or precision not in QUANTIZED:
         return {}
     keys = ("group_size",) if precision is Precision.INT4 else ("granularity", "inputs")
-    return {key: getattr(asked, key) for key in keys if getattr(asked, key) is not None}
+    return {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
@@ -79,21 +87,26 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
 
 
 def resources(cell: Cell) -> Resources:
-    """Weights are streamed, so memory does not grow with them."""
+    """Return memory that does not grow with the model, because its weights are streamed."""
     return Resources(cpus=1, memory_bytes=memory_for(cell, 0))
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """Times and sizes, as the program reports them."""
-    found = report(folder, "export.json")
-    return Outcome(tuple(Measurement(METRICS[key], (float(found[key]),)) for key in METRICS if key in found))
+    """Return times and sizes as the program reports them."""
+    facts = read_report(folder, "export.json")
+    return Outcome(tuple(Measurement(METRICS[key], (float(facts[key]),)) for key in METRICS if key in facts))
+
+
+def figure(medians: Medians, target: str) -> str:
+    """Return the export's time and peak memory."""
+    return cost_figure(medians, ("trace_s", "parameters_s"), "export_peak_bytes")
 
 
 EXPORT = Stage(
     name="export",
     title="MLIR",
     needs=(),
-    may_need=("quantize",),
+    optional_needs=("quantize",),
     settings=settings,
     commands=commands,
     resources=resources,
@@ -105,4 +118,6 @@ EXPORT = Stage(
         ".npy": "table",
         "export.json": "report",
     },
+    is_portable=True,  # compilers are compared on the same input
+    figure=figure,
 )

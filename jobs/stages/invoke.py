@@ -1,4 +1,4 @@
-"""Invoke: the module is loaded on the variant's devices, every entry point runs once and must answer finite logits."""
+"""Invoke: load the module on the variant's devices and call each entry point once, which must return finite logits."""
 
 from pathlib import Path
 from typing import Any
@@ -8,43 +8,43 @@ from jobs.stages.base import (
     Cell,
     Settings,
     Stage,
-    devices_of,
+    device_count,
+    device_resources,
     memory_for,
-    on_devices,
-    parallelism,
+    parallelism_settings,
     program,
-    report,
+    read_report,
     wrong_numbers,
 )
 from jobs.targets import device_flags
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
 
-#: The program that invoke and numerics load.
+#: The flags that name the exported and compiled program.
 PROGRAM_FLAGS = (f"--program={INPUTS}/export/config.json", f"--module={INPUTS}/compile/model.vmfb")
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """Where it runs; what it runs are the inputs."""
-    return {"target": cell.variant.target, **parallelism(cell.variant)}
+    """Return the target and the devices; the program is an input."""
+    return {"target": cell.variant.target, **parallelism_settings(cell.variant)}
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """One process on all the variant's devices."""
-    return [program("invoke", *PROGRAM_FLAGS, *device_flags(settings["target"], devices_of(settings)))]
+    """Return one process for all of the variant's devices."""
+    return [program("invoke", *PROGRAM_FLAGS, *device_flags(settings["target"], device_count(settings)))]
 
 
 def resources(cell: Cell) -> Resources:
-    """The variant's devices; on a CPU target the parameters are in the process's memory."""
-    return on_devices(cell, memory_bytes=memory_for(cell, 4))
+    """Return the variant's devices; on a CPU target the process's memory holds the parameters."""
+    return device_resources(cell, memory_bytes=memory_for(cell, 4))
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """Fails where a logit is not a number."""
-    found = report(folder, "invoke.json")
-    broken = [call["entry_point"] for call in found["calls"] if not call["finite"]]
-    failure = wrong_numbers(f"logits that are not finite from {', '.join(broken)}") if broken else None
-    return Outcome((Measurement("load_s", (float(found["load_s"]),)),), failure=failure)
+    """Return the load time, and a failure if a logit is not finite."""
+    report = read_report(folder, "invoke.json")
+    broken = [call["entry_point"] for call in report["calls"] if not call["finite"]]
+    failure = wrong_numbers(f"logits are not finite from {', '.join(broken)}") if broken else None
+    return Outcome((Measurement("load_s", (float(report["load_s"]),)),), failure=failure)
 
 
 INVOKE = Stage(

@@ -1,4 +1,4 @@
-"""Numerics: the compiled program against the same model in torch, eager and in f32, on held-out text."""
+"""Numerics: compare the compiled program with the same model in torch, eager and in f32, on held-out text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,16 +7,17 @@ from typing import Any
 
 from jobs.stages.base import (
     Cell,
+    Medians,
     Settings,
     Stage,
-    devices_of,
+    device_count,
+    device_resources,
     memory_for,
     model_flags,
     model_settings,
-    on_devices,
-    parallelism,
+    parallelism_settings,
     program,
-    report,
+    read_report,
     wrong_numbers,
 )
 from jobs.stages.invoke import PROGRAM_FLAGS
@@ -39,33 +40,33 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a program of one precision may be from f32 in torch."""
+    """The largest difference from f32 in torch that a program of one precision is allowed."""
 
     mean_logit_diff: float
     kl_mean: float  #: nats
     kl_max: float  #: nats
-    argmax_agreement: float  #: least fraction of the compared positions
+    argmax_agreement: float  #: the smallest fraction of the compared positions
     perplexity_increase_percent: float = 1.0  #: unless the job says otherwise
 
 
-#: At least three times what right programs of the shipped model measure at tp 1, 2 and 8, and well below the subtlest
-#: fault that was planted (a rope base of 20000 for 10000: mean logit difference 0.14, mean KL 6e-3, max KL 0.11).
+#: At least three times what correct programs of the shipped model measure at tp 1, 2 and 8, and well below the subtlest
+#: injected fault (a rope base of 20000 instead of 10000: mean logit difference 0.14, mean KL 6e-3, max KL 0.11).
 TOLERANCES: dict[Precision, Tolerance] = {
     Precision.F32: Tolerance(mean_logit_diff=1e-4, kl_mean=1e-8, kl_max=1e-6, argmax_agreement=0.995),
     Precision.F16: Tolerance(mean_logit_diff=1e-2, kl_mean=2e-5, kl_max=1e-3, argmax_agreement=0.97),
     Precision.BF16: Tolerance(mean_logit_diff=8e-2, kl_mean=1e-3, kl_max=2e-2, argmax_agreement=0.93),
-    # What rounding alone makes of the shipped model is above that fault, so these tell coarse faults from rounding;
-    # that programs compute what their scales and weights say is tested apart from the quantizer's choices.
+    # The rounding of the shipped model alone differs more than that fault, so these only tell coarse faults from
+    # rounding; other tests show that programs compute what their scales and weights say.
     Precision.FP8: Tolerance(mean_logit_diff=0.25, kl_mean=8e-3, kl_max=0.1, argmax_agreement=0.87),
     Precision.INT8: Tolerance(0.4, kl_mean=1.5e-2, kl_max=0.2, argmax_agreement=0.85, perplexity_increase_percent=2.0),
     Precision.INT4: Tolerance(0.6, kl_mean=5e-2, kl_max=0.5, argmax_agreement=0.8, perplexity_increase_percent=5.0),
 }
-MAX_CPUS, PARAMETERS_PER_CPU = 16, 1_000_000_000  #: a large reference is computed by several cores
-HARMLESS_FLIPS = 2  #: near ties in a short comparison say nothing
+MAX_CPUS, PARAMETERS_PER_CPU = 16, 1_000_000_000  #: several cores compute a large reference
+HARMLESS_FLIPS = 2  #: near ties in a short comparison mean nothing
 
 
 def tolerance_of(precision: Precision, kv_precision: KvPrecision = KvPrecision.SAME) -> Tolerance:
-    """A KV cache in fp8 costs no less than weights and inputs in fp8."""
+    """Return the tolerance of a precision; a KV cache in fp8 is allowed what weights and inputs in fp8 are."""
     limit, cache = TOLERANCES[precision], TOLERANCES[Precision.FP8]
     if kv_precision is KvPrecision.SAME:
         return limit
@@ -79,7 +80,7 @@ def tolerance_of(precision: Precision, kv_precision: KvPrecision = KvPrecision.S
 
 
 def gates_of(cell: Cell) -> dict[str, Any]:
-    """What a cell's settings say of its gates: what the job asks for, else what its precision is allowed."""
+    """Return the limits in a cell's settings: those of the job, or else those of its precision."""
     numerics, variant = cell.spec.numerics, cell.variant
     limit = tolerance_of(variant.precision, variant.kv_precision)
     return {
@@ -92,13 +93,13 @@ def gates_of(cell: Cell) -> dict[str, Any]:
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """The model, because the reference is computed from it, and how much to compare."""
+    """Return the model, from which the reference is computed, and how much is compared."""
     numerics = cell.spec.numerics
     return {
         "model": model_settings(cell.model),
         "precision": cell.variant.precision.value,
         "target": cell.variant.target,
-        **parallelism(cell.variant),
+        **parallelism_settings(cell.variant),
         "windows": numerics.windows,
         "new_tokens": cell.spec.workload.new_tokens,
         "text": numerics.text,
@@ -107,7 +108,7 @@ def settings(cell: Cell) -> dict[str, Any]:
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """One process holds the reference and drives the program."""
+    """Return one process, which holds the reference and drives the program."""
     return [
         program(
             "numerics",
@@ -116,61 +117,68 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             f"--windows={settings['windows']}",
             f"--new-tokens={settings['new_tokens']}",
             *([f"--text={settings['text']}"] if settings["text"] else []),
-            *device_flags(settings["target"], devices_of(settings)),
+            *device_flags(settings["target"], device_count(settings)),
         )
     ]
 
 
 def resources(cell: Cell) -> Resources:
-    """The devices, and host memory for the reference in f32 beside the program's parameters."""
+    """Return the devices, and host memory for the reference in f32 and the program's parameters."""
     cpus = min(MAX_CPUS, max(1, cell.model.parameters // PARAMETERS_PER_CPU))
-    return on_devices(cell, cpus=cpus, memory_bytes=memory_for(cell, 8))
+    return device_resources(cell, cpus=cpus, memory_bytes=memory_for(cell, 8))
 
 
-def increase_percent(found: Mapping[str, Any]) -> float:
-    """By how much the program's perplexity is above the reference's."""
-    return float(100 * (found["perplexity"] / found["reference_perplexity"] - 1))
+def increase_percent(report: Mapping[str, Any]) -> float:
+    """Return by how much the program's perplexity exceeds the reference's."""
+    return float(100 * (report["perplexity"] / report["reference_perplexity"] - 1))
 
 
 def gate(
-    found: Mapping[str, Any],
+    report: Mapping[str, Any],
     precision: Precision,
     max_perplexity_increase_percent: float,
     kv_precision: KvPrecision = KvPrecision.SAME,
     max_kl_mean: float | None = None,
 ) -> Failure | None:
-    """What of a report is beyond the tolerance of its precision, in one message; None when all of it is within."""
-    if not found["finite"]:
+    """Return the failure that names everything in a report that exceeds its tolerance; None if nothing does."""
+    if not report["finite"]:
         return wrong_numbers("the program's logits are not finite")
-    limit = tolerance_of(precision, kv_precision)
-    flips = round((1 - found["argmax_agreement"]) * found["positions"])
+    tolerance = tolerance_of(precision, kv_precision)
+    flips = round((1 - report["argmax_agreement"]) * report["positions"])
     checks = [
-        ("mean logit difference", found["mean_logit_diff"], limit.mean_logit_diff),
-        ("mean KL", found["kl_mean"], max_kl_mean or limit.kl_mean),
-        ("largest KL", found["kl_max"], limit.kl_max),
-        ("other tokens chosen", flips, max(HARMLESS_FLIPS, (1 - limit.argmax_agreement) * found["positions"])),
-        ("perplexity increase percent", increase_percent(found), max_perplexity_increase_percent),
+        ("mean logit difference", report["mean_logit_diff"], tolerance.mean_logit_diff),
+        ("mean KL", report["kl_mean"], max_kl_mean or tolerance.kl_mean),
+        ("largest KL", report["kl_max"], tolerance.kl_max),
+        ("other tokens chosen", flips, max(HARMLESS_FLIPS, (1 - tolerance.argmax_agreement) * report["positions"])),
+        ("perplexity increase percent", increase_percent(report), max_perplexity_increase_percent),
     ]
-    broken = [f"{name} {value:.3g}, at most {most:.3g} allowed" for name, value, most in checks if not value <= most]
+    broken = [f"{name} {value:.3g}, at most {limit:.3g} allowed" for name, value, limit in checks if not value <= limit]
     return wrong_numbers("; ".join(broken)) if broken else None
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """Every figure that is a number, and the gate's verdict."""
-    found = report(folder, "numerics.json")
-    context = {"windows": found["windows"], "tokens_scored": found["tokens_scored"]}
-    values = {key: found[key] for key in METRICS if found.get(key) is not None}
-    if found["finite"]:
-        values["perplexity_increase_percent"] = increase_percent(found)
+    """Return all metrics that have a value, and a failure if one exceeds its limit."""
+    report = read_report(folder, "numerics.json")
+    context = {"windows": report["windows"], "tokens_scored": report["tokens_scored"]}
+    values = {key: report[key] for key in METRICS if report.get(key) is not None}
+    if report["finite"]:
+        values["perplexity_increase_percent"] = increase_percent(report)
     measurements = tuple(Measurement(key, (float(value),), context) for key, value in values.items())
     failure = gate(
-        found,
+        report,
         Precision(settings["precision"]),
         settings["max_perplexity_increase_percent"],
         KvPrecision(settings.get("kv_precision", KvPrecision.SAME)),
         settings.get("max_kl_mean"),
     )
     return Outcome(measurements, failure=failure)
+
+
+def figure(medians: Medians, target: str) -> str:
+    """Return the perplexity with its increase over the reference."""
+    if not {"perplexity", "perplexity_increase_percent"} <= medians.keys():
+        return ""
+    return f"ppl {medians['perplexity']:.2f} ({medians['perplexity_increase_percent']:+.2f}%)"
 
 
 NUMERICS = Stage(
@@ -183,4 +191,5 @@ NUMERICS = Stage(
     parse=parse,
     artifacts={"numerics.json": "report"},
     needs_weights=True,
+    figure=figure,
 )

@@ -1,80 +1,80 @@
-"""Quantize: a model's weights in low precision, with scales, in the layout that export reads."""
+"""Quantize: write a model's weights in low precision with their scales, in the layout that export reads."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from jobs.quantizers import MAKERS
-from jobs.stages.base import Cell, Settings, Stage, memory_for, model_flags, model_settings, report
+from jobs.quantizers import QUANTIZERS
+from jobs.stages.base import Cell, Settings, Stage, memory_for, model_flags, model_settings, read_report
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
-from jobs.variants import QUANTIZED, Quantizer, is_quantized
+from jobs.variants import QUANTIZED, is_quantized
 
 METRICS = {
     "quantize_s": "quantize_s",
     "peak_rss_bytes": "quantize_peak_bytes",
     "weight_bytes": "quantized_bytes",
 }
-BYTES_PER_PARAMETER = 10  #: the model in f32, its inputs' statistics, what is written
+BYTES_PER_PARAMETER = 10  #: the model in f32, the statistics of its inputs and the output
 MAX_CPUS, PARAMETERS_PER_CPU = 16, 1_000_000_000
 
 
-def is_for(cell: Cell) -> bool:
-    """Whether a variant's weights have to be made first: a shape has none, and some models come quantized."""
-    return is_quantized(cell.variant) and cell.model.has_weights and not cell.model.is_quantized
+def is_needed(cell: Cell) -> bool:
+    """Return whether the model has weights that are not quantized yet."""
+    return cell.model.has_weights and not cell.model.is_quantized
 
 
-def is_made(cell: Cell) -> bool:
-    """Whether what follows gets its weights from this stage."""
-    return is_for(cell) and "quantize" in cell.spec.stages
+def is_planned(cell: Cell) -> bool:
+    """Return whether later stages get a variant's weights from this stage."""
+    return is_quantized(cell.variant) and is_needed(cell) and "quantize" in cell.spec.stages
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """The precision, its scales, and all that the maker is told."""
-    variant, asked = cell.variant, cell.spec.quantize
-    offer = MAKERS[variant.quantizer].offers.get(variant.precision)
-    is_grouped = offer is not None and "group" in offer.granularity
+    """Return the precision, its scales, and everything else that the quantizer is given."""
+    variant, section = cell.variant, cell.spec.quantize
+    scheme = QUANTIZERS[variant.quantizer].schemes.get(variant.precision)
+    is_grouped = scheme is not None and "group" in scheme.granularity
     return {
         "model": model_settings(cell.model),
-        "maker": variant.quantizer.value,
+        "quantizer": variant.quantizer,
         "precision": variant.precision.value if variant.precision in QUANTIZED else None,
         "kv_precision": variant.kv_precision.value,
-        "granularity": (None if is_grouped else asked.granularity) or (offer.granularity[0] if offer else None),
-        "inputs": (asked.inputs or offer.inputs[0]) if offer and offer.inputs else None,
-        "group_size": asked.group_size if is_grouped else None,
-        "windows": asked.windows,
-        "tokens": asked.tokens,
-        "text": asked.text,
-        "options": dict(sorted(asked.options.get(variant.quantizer, {}).items())),
+        "granularity": (None if is_grouped else section.granularity) or (scheme.granularity[0] if scheme else None),
+        "inputs": (section.inputs or scheme.inputs[0]) if scheme and scheme.inputs else None,
+        "group_size": section.group_size if is_grouped else None,
+        "windows": section.windows,
+        "tokens": section.tokens,
+        "text": section.text,
+        "options": dict(sorted(section.options.get(variant.quantizer, {}).items())),
     }
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """The maker's program."""
-    asked = ("precision", "granularity", "inputs", "group_size", "windows", "tokens", "text")
-    flags = [f"--{key.replace('_', '-')}={settings[key]}" for key in asked if settings[key] is not None]
+    """Return the quantizer's program."""
+    keys = ("precision", "granularity", "inputs", "group_size", "windows", "tokens", "text")
+    flags = [f"--{key.replace('_', '-')}={settings[key]}" for key in keys if settings[key] is not None]
     options = [f"--option={key}={json.dumps(value)}" for key, value in settings["options"].items()]
     kv = ["--scale-kv-cache"] if settings["kv_precision"] != "same" else []
-    program = f"workers.llm.quantizers.{settings['maker'].replace('-', '_')}"
+    program = f"workers.llm.quantizers.{settings['quantizer'].replace('-', '_')}"
     return [Command(("python", "-m", program, *model_flags(settings), *flags, *kv, *options))]
 
 
 def own_toolchain(settings: Settings) -> str:
-    """What the maker's program runs under."""
-    return MAKERS[Quantizer(settings["maker"])].toolchain
+    """Return what the quantizer's program runs under."""
+    return QUANTIZERS[settings["quantizer"]].toolchain
 
 
 def resources(cell: Cell) -> Resources:
-    """The host holds the model while it reads the calibration text."""
+    """Return memory for the model in f32 on the host, which reads the calibration text with it."""
     cpus = min(MAX_CPUS, max(1, cell.model.parameters // PARAMETERS_PER_CPU))
     return Resources(cpus=cpus, memory_bytes=memory_for(cell, BYTES_PER_PARAMETER))
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """Time and sizes; what the maker says of them stays in its report."""
-    found = report(folder, "quantize.json")
-    measurements = tuple(Measurement(METRICS[key], (float(found[key]),)) for key in METRICS if key in found)
-    return Outcome(measurements, warnings=tuple(found.get("warnings", ())))
+    """Return time, sizes and warnings."""
+    report = read_report(folder, "quantize.json")
+    measurements = tuple(Measurement(METRICS[key], (float(report[key]),)) for key in METRICS if key in report)
+    return Outcome(measurements, warnings=tuple(report.get("warnings", ())))
 
 
 QUANTIZE = Stage(
@@ -93,6 +93,8 @@ QUANTIZE = Stage(
         "quantize.json": "report",
     },
     needs_weights=True,
-    is_for=is_for,
+    is_portable=True,
+    applies_to=is_quantized,
+    is_needed=is_needed,
     own_toolchain=own_toolchain,
 )

@@ -1,24 +1,24 @@
-"""Export on the SHARK route: sharktank makes the program, under the toolchain that has it."""
+"""Export on the SHARK route: sharktank exports the program, under the toolchain that has it."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jobs.stages import export, quantize
-from jobs.stages.base import INPUTS, Cell, Settings, model_flags, model_settings, program, report, workload_flags
+from jobs.stages.base import INPUTS, Cell, Settings, model_flags, model_settings, program, read_report, workload_flags
 from jobs.task import Command, Outcome
 from jobs.toolchains import Toolchain
-from jobs.variants import Exporter
 
+SHARKTANK = "sharktank"  #: the exporter's name
 TOOLCHAIN = "shark-3.8"
 DATASET = f"{INPUTS}/quantize/dataset.irpa"  #: Brevitas' own export for shark-ai
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """Nothing of the target, as of haloctl's own export."""
+    """Return nothing of the target, as haloctl's own export does."""
     workload = cell.spec.workload
     return {
-        "exporter": Exporter.SHARKTANK.value,
+        "exporter": SHARKTANK,
         "model": model_settings(cell.model),
         "precision": cell.variant.precision.value,
         **({"pp": cell.variant.pp} if cell.variant.pp > 1 else {}),
@@ -26,12 +26,12 @@ def settings(cell: Cell) -> dict[str, Any]:
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
         "cache_tokens": workload.cache_tokens,
-        **({"is_quantized": True} if quantize.is_made(cell) else {}),
+        **({"is_quantized": True} if quantize.is_planned(cell) else {}),
     }
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """One program imports the model and has sharktank export it."""
+    """Return one program, which imports the model and has sharktank export it."""
     return [
         program(
             "shark_export",
@@ -47,13 +47,13 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """As of haloctl's own export, with what sharktank leaves out of the model."""
-    found = export.parse(settings, folder)
-    return replace(found, warnings=tuple(report(folder, "export.json")["warnings"]))
+    """Return what haloctl's own export returns, with warnings of what sharktank leaves out of the model."""
+    outcome = export.parse(settings, folder)
+    return replace(outcome, warnings=tuple(read_report(folder, "export.json")["warnings"]))
 
 
 def own_toolchain(settings: Settings) -> str:
-    """Where sharktank is."""
+    """Return the toolchain that has sharktank."""
     return TOOLCHAIN
 
 

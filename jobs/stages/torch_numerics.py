@@ -1,16 +1,16 @@
-"""Numerics of the torch engine: the sharded model against the same model in one process, eager and in f32."""
+"""Numerics of the torch engines: compare the sharded model with the same model in one process, eager and in f32."""
 
 from typing import Any
 
 from jobs.stages.base import Cell, Settings, Stage
-from jobs.stages.numerics import MAX_CPUS, PARAMETERS_PER_CPU, gates_of, parse
-from jobs.stages.torch_ranks import on_nodes, ranks, settings_of
+from jobs.stages.numerics import MAX_CPUS, PARAMETERS_PER_CPU, figure, gates_of, parse
+from jobs.stages.torch_ranks import rank_resources, ranks_command, settings_of
 from jobs.task import Command, Resources
 from jobs.toolchains import Toolchain
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """The split, and how much to compare."""
+    """Return the split and how much is compared."""
     numerics = cell.spec.numerics
     return {
         **settings_of(cell),
@@ -21,15 +21,15 @@ def settings(cell: Cell) -> dict[str, Any]:
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """One program computes the reference, then the ranks are compared with it."""
+    """Return one program, which computes the reference and compares the ranks with it."""
     text = [f"--text={settings['text']}"] if settings["text"] else []
-    return [ranks("torch_numerics", settings, f"--windows={settings['windows']}", *text)]
+    return [ranks_command("torch_numerics", settings, f"--windows={settings['windows']}", *text)]
 
 
 def resources(cell: Cell) -> Resources:
-    """The devices, and host memory for the reference in f32; it is gone before the ranks load their shards."""
+    """Return the devices, and host memory for the reference in f32, which is freed before ranks load their shards."""
     cpus = min(MAX_CPUS, max(1, cell.model.parameters // PARAMETERS_PER_CPU))
-    return on_nodes(cell, bytes_per_parameter=4, cpus=cpus)
+    return rank_resources(cell, bytes_per_parameter=4, cpus=cpus)
 
 
 TORCH_NUMERICS = Stage(
@@ -42,4 +42,5 @@ TORCH_NUMERICS = Stage(
     parse=parse,
     artifacts={"numerics.json": "report"},
     needs_weights=True,
+    figure=figure,
 )

@@ -1,33 +1,42 @@
-"""Benchmark of vLLM: whole generations of a batch, timed step by step in its own engine's loop."""
+"""Benchmark of vLLM: whole generations of a batch, timed step by step in the loop of its own engine."""
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.benchmarks import Generation, file_name, measurements_of
+from jobs.process_order import report_name
 from jobs.stages.base import (
     OUTPUTS,
     Cell,
+    Observed,
     Settings,
     Stage,
+    device_resources,
+    latency_figure,
     memory_for,
     model_flags,
     model_settings,
-    on_devices,
+    needs_exclusive_node,
     program,
-    wants_quiet,
 )
-from jobs.stages.benchmark import how_often
-from jobs.stages.torch_benchmark import runs, times_of, workloads
+from jobs.stages.benchmark import sampling_settings
+from jobs.stages.generation_metrics import Generation, generation_measurements
+from jobs.stages.torch_benchmark import (
+    TimedWorkload,
+    latency_measurements,
+    ordered_workloads,
+    read_reports,
+    workloads,
+)
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """The model, its workloads, and how often they are repeated."""
+    """Return the model, its workloads, and how often they are repeated."""
     variant, workload = cell.variant, cell.spec.workload
     return {
-        "engine": variant.engine.value,
+        "engine": variant.engine,
         "model": model_settings(cell.model),
         "precision": variant.precision.value,
         "target": variant.target,
@@ -35,48 +44,55 @@ def settings(cell: Cell) -> dict[str, Any]:
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
         "new_tokens": workload.new_tokens,
-        **how_often(cell),
+        **sampling_settings(cell),
     }
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """Each a fresh program; warm-up repetitions come first and are told apart when they are read."""
+    """Return a program for each process; its first repetitions are warm-up."""
     return [
         program(
             "vllm_benchmark",
             *model_flags(settings),
             f"--precision={settings['precision']}",
             f"--tp={settings['tp']}",
-            f"--batch={one.batch}",
-            f"--prompt-tokens={one.prompt_tokens}",
+            f"--batch={workload.batch}",
+            f"--prompt-tokens={workload.prompt_tokens}",
             f"--new-tokens={settings['new_tokens']}",
             f"--repetitions={settings['warmup'] + settings['repetitions']}",
-            f"--report={OUTPUTS}/{file_name(one.name, process)}",
+            f"--report={OUTPUTS}/{report_name(workload.name, process)}",
         )
-        for one, process in runs(settings)
+        for workload, process in ordered_workloads(settings)
     ]
 
 
 def resources(cell: Cell) -> Resources:
-    """The variant's devices; vLLM takes a core of its own for its scheduler."""
-    return on_devices(cell, cpus=2, memory_bytes=memory_for(cell, 4), is_quiet=wants_quiet(cell))
+    """Return the variant's devices, with a second core for vLLM's scheduler."""
+    return device_resources(cell, cpus=2, memory_bytes=memory_for(cell, 4), is_exclusive=needs_exclusive_node(cell))
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """TTFT, ITL and whole generations of each workload, and load time."""
+    """Return latencies and rates of each workload, and load time."""
     measurements: list[Measurement] = []
-    loads_s: list[float] = []
+    load_times_s: list[float] = []
     warmup = settings["warmup"]
-    for one in workloads(settings):
-        names = [file_name(one.name, process) for process in range(settings.get("processes", 1))]
-        reports = [json.loads((folder / OUTPUTS / name).read_text()) for name in names]
-        loads_s += [float(found["load_s"]) for found in reports]
-        every = [[Generation(**generation) for generation in found["generations"]] for found in reports]
-        about = {"batch": one.batch, "prompt_tokens": one.prompt_tokens, "new_tokens": settings["new_tokens"]}
-        how = {"vllm": reports[0]["vllm"]}
-        measurements += times_of(every, warmup, {**about, **how})
-        measurements += measurements_of([of_process[warmup:] for of_process in every], {**about, **how})
-    return Outcome((Measurement("load_s", tuple(loads_s)), *measurements))
+    for workload in workloads(settings):
+        reports = read_reports(settings, workload.name, folder)
+        load_times_s += [float(report["load_s"]) for report in reports]
+        processes = [[Generation(**generation) for generation in report["generations"]] for report in reports]
+        context = {**workload._asdict(), "new_tokens": settings["new_tokens"], "vllm": reports[0]["vllm"]}
+        measurements += latency_measurements(processes, warmup, context)
+        measurements += generation_measurements([generations[warmup:] for generations in processes], context)
+    return Outcome((Measurement("load_s", tuple(load_times_s)), *measurements))
+
+
+def observe(settings: Settings, observed: Observed) -> Iterator[Measurement]:
+    """Yield the memory of the largest process of each workload, which includes what vLLM takes for its cache."""
+    peaks_bytes: dict[TimedWorkload, int] = {}
+    for (workload, _), (process, _) in zip(ordered_workloads(settings), observed, strict=True):
+        peaks_bytes[workload] = max(peaks_bytes.get(workload, 0), process.peak_rss_bytes)
+    for workload, peak_bytes in peaks_bytes.items():
+        yield Measurement("host_memory_bytes", (float(peak_bytes),), workload._asdict())
 
 
 VLLM_BENCHMARK = Stage(
@@ -90,4 +106,6 @@ VLLM_BENCHMARK = Stage(
     artifacts={".json": "report"},
     is_measured=True,
     needs_weights=True,
+    observe=observe,
+    figure=latency_figure,
 )

@@ -1,4 +1,4 @@
-"""What `iree-benchmark-module --benchmark_format=json` writes. Pure."""
+"""Imports what `iree-benchmark-module --benchmark_format=json` writes."""
 
 import re
 from collections import defaultdict
@@ -7,35 +7,35 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from db.imports import FoundCell
+from db.writes.imports import ImportedCell
 from jobs.errors import FileError
 from jobs.stages.benchmark import MILLISECONDS
 from jobs.task import Measurement
 from jobs.variants import Variant
-from orchestrator.imports.found import FoundFile, Workload, content_of, digest_of_content, parsed
+from orchestrator.imports.imported_file import ImportedFile, KnownWorkload, digest_of_content, parse_object, read_file
 
-#: An entry point by its name: `prefill_bs4_t2048` as haloctl's programs have it, `prefill_bs4` as sharktank's.
+#: The name of an entry point: `prefill_bs4_t2048` in haloctl's programs, `prefill_bs4` in sharktank's.
 FUNCTION = re.compile(r"(?:BM_)?(prefill|decode)(?:_bs(\d+))?(?:_t(\d+))?\b.*")
 METRICS = {"prefill": "ttft_ms", "decode": "itl_ms"}
 
 
-def read(path: Path, model: str, variant: Variant, at: datetime | None, said: Workload) -> FoundFile:
-    """The times of prefill and decode as a benchmark; `at` is needed where it has no date. Raises FileError."""
-    content = content_of(path)
-    found = parsed(path, content)
-    runs = found.get("benchmarks")
+def read(path: Path, model: str, variant: Variant, at: datetime | None, known: KnownWorkload) -> ImportedFile:
+    """Read the times of prefill and decode as a benchmark; `at` is needed if the file has no date. Raises FileError."""
+    content = read_file(path)
+    report = parse_object(path, content)
+    runs = report.get("benchmarks")
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise FileError(
             str(path), None, "benchmarks", "should be a list of objects, as iree-benchmark-module writes it"
         )
     times: dict[tuple[str, int | None, int | None], list[tuple[int, float]]] = defaultdict(list)
-    left_out = []
+    skipped = []
     for number, run in enumerate(runs):
         if "aggregate_name" in run or run.get("run_type") == "aggregate":
             continue
         name = FUNCTION.fullmatch(str(run.get("name", "")))
         if name is None:
-            left_out.append(f"benchmarks[{number}]: {run.get('name')!r} is neither prefill nor decode")
+            skipped.append(f"benchmarks[{number}]: {run.get('name')!r} is neither prefill nor decode")
             continue
         batch, prompt = (int(size) if size else None for size in name.groups()[1:])
         times[METRICS[name[1]], batch, prompt].append(
@@ -46,18 +46,18 @@ def read(path: Path, model: str, variant: Variant, at: datetime | None, said: Wo
             str(path),
             None,
             "benchmarks",
-            "holds no single run of prefill or decode (mean, median and so on do not count)",
+            "has no single run of prefill or decode; aggregates such as mean and median do not count",
         )
-    context = found.get("context") if isinstance(found.get("context"), dict) else {}
+    context = report.get("context") if isinstance(report.get("context"), dict) else {}
     measurements = tuple(
         Measurement(
             metric,
             tuple(time for _, time in sorted(runs)),
-            {**said.over({"batch": batch, "prompt_tokens": prompt}), "iree": context},
+            {**known.as_context({"batch": batch, "prompt_tokens": prompt}), "iree": context},
         )
         for (metric, batch, prompt), runs in times.items()
     )
-    cell = FoundCell(
+    cell = ImportedCell(
         model=model,
         variant=variant,
         stage="benchmark",
@@ -65,13 +65,13 @@ def read(path: Path, model: str, variant: Variant, at: datetime | None, said: Wo
         digest=digest_of_content(content, "iree"),
         measurements=measurements,
     )
-    return FoundFile((cell,), tuple(left_out))
+    return ImportedFile((cell,), tuple(skipped))
 
 
 def _time_ms(path: Path, number: int, run: Mapping[str, Any]) -> float:
     at = f"benchmarks[{number}]"
     if run.get("error_occurred"):
-        raise FileError(str(path), None, f"{at}.error_message", str(run.get("error_message", "it failed")))
+        raise FileError(str(path), None, f"{at}.error_message", str(run.get("error_message", "the run failed")))
     if run.get("time_unit") not in MILLISECONDS:
         raise FileError(str(path), None, f"{at}.time_unit", f"should be one of {', '.join(MILLISECONDS)}")
     time = run.get("real_time")
@@ -84,4 +84,4 @@ def _date(path: Path, context: Mapping[str, Any]) -> datetime:
     try:
         return datetime.fromisoformat(context["date"]).astimezone()
     except (KeyError, TypeError, ValueError) as error:
-        raise FileError(str(path), None, "context.date", "is missing, or no date: give --date") from error
+        raise FileError(str(path), None, "context.date", "is missing or no date; give --date") from error

@@ -1,16 +1,18 @@
-"""Running attempts on Ray: one agent a node, one placement group an attempt.
+"""Running attempts on Ray: one agent per node, one placement group per attempt.
 
-    executor     implements orchestrator.executor.Executor: nodes as they come and go, events as they come
-    book         what was handed to which nodes, and results that wait to be collected (pure; handed: one attempt)
-    handing      handing attempts over
-    lines        to the agents of all nodes; line: to one, whose answers come as events; renewing: their leases
-    logs         the logs that are followed (pure)
-    groups       placement groups, kept for a moment for the next attempt of the same shape
-    sameness     what nodes must have in common with the head
-    connection   the only module that imports ray; control: a thread for its calls that may hang
+    executor          implements orchestrator.executor.Executor: follows nodes and handles the agents' events
+    in_flight         attempts that were dispatched, and results that wait to be collected
+    gangs             one attempt on several nodes: its parts, and one result of all (pure)
+    dispatch          dispatching attempts to agents
+    agent_clients     clients of the agents of all nodes; agent_client: of one, whose answers come as events
+    lease_renewal     the thread that renews the agents' leases
+    followed_logs     the logs that are followed (pure)
+    placement_groups  placement groups, cached for the next attempt of the same shape
+    version_skew      what nodes must have in common with the head
+    connection        the only module that imports ray; control_thread: a thread for its calls that may hang
 
-Ray decides nothing here: the scheduler says which nodes and which devices; a placement group of that size, pinned to
-those nodes, keeps the devices in Ray's books so that other users of the cluster keep off.
+Ray decides nothing here: the scheduler chooses nodes and devices; a placement group of that size, pinned to those
+nodes, allocates the devices in Ray's accounting, so that other users of the cluster keep off them.
 """
 
 from orchestrator.ray_executor.executor import RayExecutor

@@ -1,4 +1,4 @@
-"""What runs on which nodes, and what came of it."""
+"""Follows the cluster's nodes, handles the events of their agents, and reports what became of attempts."""
 
 import math
 import queue
@@ -13,31 +13,31 @@ from jobs.errors import ClusterUnreachable
 from jobs.state import FailureKind
 from jobs.task import Attempt, LogChunk, Node, TaskResult
 from jobs.toolchains import Lock, Toolchain
-from orchestrator.ray_executor.book import Book
-from orchestrator.ray_executor.connection import LOCAL, Connection, RayForgot, RayNode, reason_of
-from orchestrator.ray_executor.groups import Groups
-from orchestrator.ray_executor.handed import Handed
-from orchestrator.ray_executor.handing import Handing
-from orchestrator.ray_executor.line import RETRY_S, Event, Line
-from orchestrator.ray_executor.lines import Lines
-from orchestrator.ray_executor.logs import Logs
-from orchestrator.ray_executor.sameness import Sameness
-from workers.agent import clock
+from orchestrator.executor import LOCAL_NODE
+from orchestrator.ray_executor.agent_client import RETRY_S, AgentClient, AgentEvent
+from orchestrator.ray_executor.agent_clients import AgentClients
+from orchestrator.ray_executor.connection import Connection, RayForgot, RayNode, reason_of
+from orchestrator.ray_executor.dispatch import Dispatcher
+from orchestrator.ray_executor.followed_logs import FollowedLogs
+from orchestrator.ray_executor.in_flight import InFlightAttempt, InFlightAttempts
+from orchestrator.ray_executor.placement_groups import PlacementGroups
+from orchestrator.ray_executor.version_skew import VersionSkew
+from workers.agent.protocol import AgentConfig, AgentStatus, StaleTerm
 from workers.artifacts import Location
-from workers.devices import describe_node
-from workers.orders import Post, Report, Superseded
+from workers.machine.devices import describe_node
+from workers.processes.lease import boot_clock_s
 
 LEASE_S = 15.0  #: an agent that has not heard of its head for so long ends all that it runs, and itself
-MARGIN_S = 3.0  #: after which nothing of it is left
-FIRST_ANSWERS_S = 3.0  #: what agents get to answer a head that begins to lead
-FOLLOW_EVERY_S = 0.25  #: how often Ray's control store is asked for the members while all is well
-LOCAL_ANSWER_S = 60.0  #: what a local Ray takes at most to start an agent
+MARGIN_S = 3.0  #: after the lease, until nothing of the agent is left
+FIRST_ANSWERS_S = 3.0  #: for agents to answer at the start of a term
+MEMBERS_EVERY_S = 0.25  #: how often Ray's control store is asked for the members while all is well
+LOCAL_START_S = 60.0  #: for a local Ray to start an agent
 
 
 class RayExecutor:
     """Implements `orchestrator.executor.Executor`, on a local Ray or on the cluster at `address`.
 
-    All but the making of events and the renewing of leases happens in the thread that calls: nothing is locked.
+    All but the emission of events and the renewal of leases happens in the caller's thread: nothing is locked.
     """
 
     def __init__(
@@ -52,130 +52,140 @@ class RayExecutor:
         """`artifacts` is the store that all nodes share, by default in `data`; `toolchain` is what nodes must have,
         by default what is installed here."""
         self._data, self._address = data.absolute(), address
-        self._sameness = Sameness(self._data, artifacts or self._data / "artifacts", toolchain)
+        self._version_skew = VersionSkew(self._data, artifacts or self._data / "artifacts", toolchain)
         self._lease_s = lease_s if address else math.inf
-        self._longest_silence_s = self._lease_s + margin_s
+        self._max_silence_s = self._lease_s + margin_s
         self._term = 0
-        self._describe = cache(lambda: describe_node(LOCAL))  # while no local agent does it
-        self._connection = Connection(self._data, address, self._describe)
-        self._groups = Groups(self._connection)
-        self._book = Book(self._end_rest, lambda handed: self._release(handed.group))
-        self._lines = Lines(self._connection, self._lease_s, self._post, self._tell, self._book.end_gangs_on)
-        self._handing = Handing(self._book, self._lines, self._groups, has_books=address is not None)
-        self._has_old_groups = False  #: some that earlier heads made may be in Ray's books
-        self._logs = Logs()
+        self._describe_local = cache(lambda: describe_node(LOCAL_NODE))  # until a local agent does it
+        self._connection = Connection(self._data, address, self._describe_local)
+        self._groups = PlacementGroups(self._connection)
+        self._in_flight = InFlightAttempts(self._cancel_rest, lambda attempt: self._release(attempt.group))
+        self._clients = AgentClients(
+            self._connection, self._lease_s, self._agent_config, self._emit, self._in_flight.cancel_gangs_on
+        )
+        self._dispatcher = Dispatcher(self._in_flight, self._clients, self._groups, holds_devices=address is not None)
+        self._has_old_groups = False  #: Ray may have groups that earlier heads made
+        self._logs = FollowedLogs()
         self._built: dict[str, Toolchain] = {}  #: by their locks' digests
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[AgentEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
-        self._superseded: Superseded | None = None
-        self._follow_again_at = 0.0
+        self._stale: StaleTerm | None = None  #: a newer head leads
+        self._next_members_at = 0.0
 
-    def lead(self, term: int, known: Sequence[RunningAttempt]) -> None:
-        """Ask the agents that are there what they have; a local Ray ends with whoever started it."""
-        self._term, self._superseded = term, None
-        self._book.take_over(known)
-        self._lines.await_answers_of(self._book.nodes)
+    def start_term(self, term: int, running: Sequence[RunningAttempt]) -> None:
+        """Ask the agents what they have; a local Ray has ended with its head."""
+        self._term, self._stale = term, None
+        self._in_flight.adopt(running)
+        self._clients.restart_silence(self._in_flight.nodes)
         if not self._address:
-            for node in self._book.nodes:
-                self._book.lose_all_on(node, "nobody runs it any more: whoever led was gone", FailureKind.LEASE_LOST)
+            for node in self._in_flight.nodes:
+                self._in_flight.lose_all_on(node, "the process that led has ended", FailureKind.LEASE_LOST)
             return
         self._has_old_groups = True
-        self._follow_members()
-        self._await(lambda: self._lines.are_ready, FIRST_ANSWERS_S)
-        self._drop_old_groups()
+        self._sync_members()
+        self._wait_until(lambda: self._clients.are_ready, FIRST_ANSWERS_S)
+        self._remove_old_groups()
 
-    def wakes(self, wake: Callable[[], None]) -> None:
+    def set_wakeup(self, wake: Callable[[], None]) -> None:
         """`wake` is called from Ray's threads."""
         self._wake = wake
 
     def nodes(self) -> Sequence[Node]:
-        """The local machine as it is, or every live node of the cluster whose agent answers."""
+        """Return this machine, or every live node of the cluster whose agent answers."""
         if self._address:
-            self._keep_up()
-            self._groups.drop_idle()
-            self._drop_old_groups()
-            return [line.described for line in self._lines if self._lines.ready(line.node)]
+            self._update_members()
+            self._groups.remove_idle()
+            self._remove_old_groups()
+            return [client.description for client in self._clients if self._clients.ready(client.node)]
         if self._connection.is_open:
-            with suppress(ClusterUnreachable):  # then what it ran is lost, and the next attempt starts another one
-                self._keep_up()
-        local = self._lines.ready(LOCAL)
-        return [local.described if local else self._describe()]
+            with suppress(ClusterUnreachable):  # then what it ran is lost, and the next attempt starts another Ray
+                self._update_members()
+        local = self._clients.ready(LOCAL_NODE)
+        return [local.description if local else self._describe_local()]
 
-    def closed(self) -> Mapping[str, str]:
-        """Nodes that drain, lack the head's artifact store, or differ from the head in what is installed."""
-        found = {}
-        for line in self._lines:
-            if line.report and (reason := line.closed or self._sameness.difference(line.report.toolchain)):
-                found[line.node] = reason
-        return found
+    def cordoned(self) -> Mapping[str, str]:
+        """Return nodes that drain, lack the head's artifact store, or differ from the head in what is installed."""
+        reasons = {}
+        for client in self._clients:
+            if client.status and (
+                reason := client.cordon_reason or self._version_skew.explain(client.status.toolchain)
+            ):
+                reasons[client.node] = reason
+        return reasons
 
-    def open(self) -> None:
+    def ensure_ready(self) -> None:
         """Start or join Ray, with an agent on every node."""
-        if self._lines.by_node and self._lines.are_ready:
+        if self._clients.by_node and self._clients.are_ready:
             return
-        self._follow_members()
+        self._sync_members()
         if not self._address:
-            self._await(lambda: self._lines.ready(LOCAL) is not None or not self._lines.by_node, LOCAL_ANSWER_S)
-            if self._lines.ready(LOCAL) is None:
-                raise ClusterUnreachable("the local Ray", "its agent does not start; Ray's logs say why")
+            self._wait_until(
+                lambda: self._clients.ready(LOCAL_NODE) is not None or not self._clients.by_node, LOCAL_START_S
+            )
+            if self._clients.ready(LOCAL_NODE) is None:
+                raise ClusterUnreachable("the local Ray", "its agent does not start; see Ray's logs")
 
     def start(self, attempts: Sequence[Attempt]) -> dict[str, str]:
-        """Hold the devices in Ray's books, then hand the attempts to their nodes' agents: all of a gang's, or none."""
+        """Have Ray hold the devices, then dispatch the attempts to their nodes' agents: all of a gang, or none."""
         if not self._address:
-            self.open()
-        self._hear()
-        return self._handing.hand_over(attempts)
+            self.ensure_ready()
+        self._handle_events()
+        return self._dispatcher.dispatch(attempts)
 
-    def build(self, wanted: Mapping[str, Sequence[Lock]]) -> None:
-        """Ask the agents; their polls tell what came of it."""
+    def build_toolchains(self, wanted: Mapping[str, Sequence[Lock]]) -> None:
+        """Ask the agents; their polls tell the outcome."""
         if not self._address:
-            self.open()
-        self._hear()
+            self.ensure_ready()
+        self._handle_events()
         for node, locks in wanted.items():
-            if line := self._lines.ready(node):
-                line.build(locks)
+            if client := self._clients.ready(node):
+                client.build(locks)
 
-    def built(self) -> Mapping[str, Toolchain]:
-        """Those that agents told of."""
+    def built_toolchains(self) -> Mapping[str, Toolchain]:
+        """Return those that agents reported."""
         return self._built
 
-    def forget_builds(self, digests: Collection[str]) -> None:
-        """Until agents are asked again."""
-        for line in self._lines:
-            line.forget_builds(digests)
+    def forget_build_failures(self, digests: Collection[str]) -> None:
+        """Ignore them until the agents are asked again."""
+        for client in self._clients:
+            client.forget_build_failures(digests)
 
-    def running(self) -> set[str]:
-        """Ids of the attempts whose results were not collected yet."""
-        return set(self._book.handed)
+    def in_flight(self) -> set[str]:
+        """Return the ids of the attempts whose results were not collected yet."""
+        return set(self._in_flight.by_id)
 
     def collect(self, wait_s: float) -> list[TaskResult]:
-        """Results of all agents, and the losses of those that are silent for longer than their lease."""
-        for handed in self._book.stored():
-            for node in handed.nodes:
-                if node in self._lines.by_node:
-                    self._lines.by_node[node].forget([handed.id])
-        self._tend()
-        self._await(lambda: self._book.has_results, wait_s)
-        return self._book.collect()
+        """Return the results of all agents, and fail what runs on nodes that are silent for longer than their lease."""
+        for attempt in self._in_flight.take_stored():
+            for node in attempt.nodes:
+                if node in self._clients.by_node:
+                    self._clients.by_node[node].forget([attempt.id])
+        self._maintain_clients()
+        self._wait_until(lambda: self._in_flight.has_results, wait_s)
+        return self._in_flight.collect()
 
     def cancel(self, attempt: str) -> None:
         """Ask the agents; they answer with results when everything has ended."""
-        handed = self._book.handed.get(attempt)
-        if handed:
-            self._book.end(handed)
+        if in_flight := self._in_flight.by_id.get(attempt):
+            self._in_flight.cancel(in_flight)
 
-    def follow(self, attempts: Collection[str]) -> list[LogChunk]:
-        """Through the agents, whose answers a later call gives; of a gang the log of its first node."""
-        self._hear()
-        handed = self._book.handed
-        self._logs.follow(one for one in attempts if one in handed)
-        for line in self._lines:
-            if wanted := {one: at for one, at in self._logs.offsets.items() if handed[one].nodes[0] == line.node}:
-                line.read_logs(wanted)
-        return self._logs.taken()
+    def read_logs(self, attempts: Collection[str]) -> list[LogChunk]:
+        """Ask the agents, whose answers a later call returns; of a gang, the log of its first node."""
+        self._handle_events()
+        by_id = self._in_flight.by_id
+        self._logs.follow(attempt for attempt in attempts if attempt in by_id)
+        for client in self._clients:
+            offsets = {
+                attempt: offset
+                for attempt, offset in self._logs.offsets.items()
+                if by_id[attempt].nodes[0] == client.node
+            }
+            if offsets:
+                client.read_logs(offsets)
+        return self._logs.take()
 
-    def leave(self) -> None:
-        """Leave the cluster as it is; a local Ray can't be left."""
+    def detach(self) -> None:
+        """Leave the cluster as it is; a local Ray is closed, for it can't outlive this process."""
         if self._address:
             self._disconnect()
         else:
@@ -184,28 +194,28 @@ class RayExecutor:
     def close(self) -> None:
         """End all attempts and agents, then the local Ray or the connection."""
         if self._connection.is_open:
-            self._lines.end_agents()
-            self._groups.drop_all()
+            self._clients.stop_all()
+            self._groups.remove_all()
         self._disconnect()
-        self._book.take_over([])
+        self._in_flight.adopt([])
 
     def _disconnect(self) -> None:
-        self._lines.close()
+        self._clients.close()
         self._groups.forget()
         self._connection.close()
 
-    def _keep_up(self) -> None:
-        """Follow the members as they come and go. Raises ClusterUnreachable."""
-        if clock() < self._follow_again_at and self._connection.is_open:
-            self._tend()
+    def _update_members(self) -> None:
+        """Follow the members as they come and go, now and then. Raises ClusterUnreachable."""
+        if boot_clock_s() < self._next_members_at and self._connection.is_open:
+            self._maintain_clients()
             return
-        self._follow_members()
-        self._follow_again_at = clock() + FOLLOW_EVERY_S
+        self._sync_members()
+        self._next_members_at = boot_clock_s() + MEMBERS_EVERY_S
 
-    def _follow_members(self) -> None:
-        """Have a line to every node's agent, and none to others. Raises ClusterUnreachable."""
-        if self._superseded:
-            raise ClusterUnreachable(f"Ray at {self._address}", str(self._superseded))
+    def _sync_members(self) -> None:
+        """Have a client for every member's agent, and for no others. Raises ClusterUnreachable."""
+        if self._stale:
+            raise ClusterUnreachable(f"Ray at {self._address}", str(self._stale))
         was_open = self._connection.is_open
         try:
             members = self._connection.nodes()
@@ -213,125 +223,125 @@ class RayExecutor:
             if isinstance(error, RayForgot) or (was_open and not self._address):
                 self._lose_ray(error)
             raise
-        self._hear()
-        self._lines.follow(members, self._term)
-        self._tend()
+        self._handle_events()
+        self._clients.sync(members, self._term)
+        self._maintain_clients()
 
-    def _post(self, node: str, member: RayNode) -> Post:
-        """What the agent of a node is told."""
-        artifacts = self._sameness.artifacts
+    def _agent_config(self, node: str, member: RayNode) -> AgentConfig:
+        artifacts = self._version_skew.artifacts
         if not self._address:
-            return Post(node, self._data, artifacts, raylet=member.id)
-        mark = self._sameness.mark
-        return Post(node, self._data, artifacts, mark, member.address, self._lease_s, member.id, is_member=True)
+            return AgentConfig(node, self._data, artifacts, raylet=member.id)
+        mark = self._version_skew.mark
+        return AgentConfig(node, self._data, artifacts, mark, member.address, self._lease_s, member.id, is_member=True)
 
-    def _tell(self, event: Event) -> None:
-        """Called from any thread."""
+    def _emit(self, event: AgentEvent) -> None:
+        """Queue an event; called from any thread."""
         self._events.put(event)
         self._wake()
 
-    def _await(self, is_over: Callable[[], bool], wait_s: float) -> None:
-        """Take events in until something is so, for so long at most."""
-        self._hear()
+    def _wait_until(self, is_over: Callable[[], bool], wait_s: float) -> None:
+        """Handle events until a condition holds, for `wait_s` at most."""
+        self._handle_events()
         deadline = time.monotonic() + wait_s
         while not is_over() and (left_s := deadline - time.monotonic()) > 0:
             with suppress(queue.Empty):
-                self._take(self._events.get(timeout=min(left_s, RETRY_S)))
-            self._tend()
+                self._handle(self._events.get(timeout=min(left_s, RETRY_S)))
+            self._maintain_clients()
 
-    def _hear(self) -> None:
-        """Take in what came."""
+    def _handle_events(self) -> None:
         with suppress(queue.Empty):
             while True:
-                self._take(self._events.get_nowait())
+                self._handle(self._events.get_nowait())
 
-    def _tend(self) -> None:
-        """Ask agents again that did not answer; give up nodes that are silent for longer than a lease lasts."""
-        self._hear()
-        self._lines.tend(self._book.expected)
-        for line in self._lines:
-            if line.is_lost(self._longest_silence_s):
-                self._lines.end_agent(line.node)
-        for node in self._book.nodes:
-            if self._lines.silence_s(node) > self._longest_silence_s:
-                self._book.lose_all_on(node, f"node {node} has not answered for {self._longest_silence_s:g} s")
+    def _maintain_clients(self) -> None:
+        """Call again the agents that did not answer; give up nodes that are silent for longer than a lease lasts."""
+        self._handle_events()
+        self._clients.maintain(self._in_flight.expected)
+        for client in self._clients:
+            if client.is_lost(self._max_silence_s):
+                self._clients.kill(client.node)
+        for node in self._in_flight.nodes:
+            if self._clients.silence_s(node) > self._max_silence_s:
+                self._in_flight.lose_all_on(node, f"node {node} has not answered for {self._max_silence_s:g} s")
 
-    def _take(self, event: Event) -> None:
-        line = event.line
-        if self._lines.by_node.get(line.node) is not line:
+    def _handle(self, event: AgentEvent) -> None:
+        client = event.client
+        if self._clients.by_node.get(client.node) is not client:
             return  # of an agent that was given up
-        self._lines.hear(line)
+        self._clients.note_answer(client)
         if event.error is not None:
-            self._take_error(line, event.error)
+            self._handle_error(client, event.error)
             return
         match event.call:
-            case "obey":
-                self._adopt(line, event.answer)
+            case "accept_leader":
+                self._adopt(client, event.answer)
             case "start":
-                self._see_begun(line, event.about)
-                self._lose_unknown(line.node, event.answer)
+                self._confirm_started(client, event.subjects)
+                self._lose_unknown(client.node, event.answer)
             case "build":
-                line.builds(event.about, event.answer)
+                client.builds_requested(event.subjects, event.answer)
             case "poll":
-                self._built |= {toolchain.lock: toolchain for toolchain in event.answer.built}
-                self._take_results(line, event.answer.results)
-                line.polled(event.answer)
-                line.poll()
+                self._built |= {toolchain.lock: toolchain for toolchain in event.answer.built_toolchains}
+                self._add_results(client, event.answer.results)
+                client.polled(event.answer)
+                client.poll()
             case "read_logs":
                 self._logs.add(event.answer)
 
-    def _take_error(self, line: Line, error: BaseException) -> None:
-        if isinstance(error, Superseded):
-            self._superseded = error
+    def _handle_error(self, client: AgentClient, error: BaseException) -> None:
+        if isinstance(error, StaleTerm):
+            self._stale = error
         elif self._connection.is_dead(error):
-            self._lines.lose(line.node)
+            self._clients.lose(client.node)
         else:
-            line.is_silent()
+            client.failed()
 
-    def _adopt(self, line: Line, report: Report) -> None:
-        """An agent obeys: what it has goes on, and what it lacks is lost."""
-        line.obeys(report)
-        for attempt, group in report.has.items():
-            if handed := self._book.handed.get(attempt):
-                handed.group = handed.group or group
-        self._see_begun(line, list(report.has))
-        self._lose_unknown(line.node, [one.id for one in self._book.open_on(line.node) if one.id not in report.has])
+    def _adopt(self, client: AgentClient, status: AgentStatus) -> None:
+        """Adopt the attempts of an agent that has accepted this head; those that it lacks are lost."""
+        client.accepted(status)
+        for id_, group in status.attempts.items():
+            if attempt := self._in_flight.by_id.get(id_):
+                attempt.group = attempt.group or group
+        self._confirm_started(client, list(status.attempts))
+        missing = [attempt.id for attempt in self._in_flight.open_on(client.node) if attempt.id not in status.attempts]
+        self._lose_unknown(client.node, missing)
 
-    def _see_begun(self, line: Line, attempts: Sequence[str]) -> None:
-        """An agent has these: their ends may have been asked for before it could be told."""
-        for handed in [self._book.handed[attempt] for attempt in attempts if attempt in self._book.handed]:
-            handed.begun_on.add(line.node)
-            if handed.is_ending:
-                line.cancel([handed.id])
+    def _confirm_started(self, client: AgentClient, attempts: Sequence[str]) -> None:
+        """Note that an agent has attempts; cancel those that were cancelled before it could be told."""
+        for attempt in [self._in_flight.by_id[id_] for id_ in attempts if id_ in self._in_flight.by_id]:
+            attempt.started_on.add(client.node)
+            if attempt.is_cancelled:
+                client.cancel([attempt.id])
 
     def _lose_unknown(self, node: str, attempts: Sequence[str]) -> None:
-        self._book.lose(attempts, node, f"the agent of node {node} was ended, and what it ran with it")
+        self._in_flight.lose(attempts, node, f"the agent of node {node} was ended, and what it ran with it")
 
-    def _take_results(self, line: Line, results: Sequence[TaskResult]) -> None:
+    def _add_results(self, client: AgentClient, results: Sequence[TaskResult]) -> None:
         for result in results:
-            if not self._book.take(line.node, result) and self._book.is_stored(result.attempt):
-                line.forget([result.attempt])
+            if not self._in_flight.add_result(client.node, result) and self._in_flight.is_stored(result.attempt):
+                client.forget([result.attempt])
 
-    def _end_rest(self, handed: Handed) -> None:
-        for node in handed.open_nodes:
-            if (line := self._lines.by_node.get(node)) and node in handed.begun_on:
-                line.cancel([handed.id])
+    def _cancel_rest(self, attempt: InFlightAttempt) -> None:
+        for node in attempt.open_nodes:
+            if (client := self._clients.by_node.get(node)) and node in attempt.started_on:
+                client.cancel([attempt.id])
 
     def _release(self, group: str | None) -> None:
         if group and self._connection.is_open:
             self._groups.release(group)
 
-    def _drop_old_groups(self) -> None:
-        """Remove what earlier heads held and nobody needs, once all agents have said what they have, also those whose
-        nodes are not members yet."""
-        has_all = self._lines.are_ready and all(self._lines.ready(node) for node in self._book.nodes)
-        if self._has_old_groups and has_all:
-            self._groups.drop_unknown({handed.group for handed in self._book.handed.values() if handed.group})
+    def _remove_old_groups(self) -> None:
+        """Remove groups that earlier heads made and nobody needs, once all agents have said what they have, also those
+        whose nodes are not members yet."""
+        is_complete = self._clients.are_ready and all(self._clients.ready(node) for node in self._in_flight.nodes)
+        if self._has_old_groups and is_complete:
+            self._groups.remove_unknown({attempt.group for attempt in self._in_flight.by_id.values() if attempt.group})
             self._has_old_groups = False
 
     def _lose_ray(self, error: BaseException) -> None:
-        """Ray is not what it was. Of a local one nothing is kept; in a cluster agents live on, and are looked for."""
+        """Disconnect from a Ray that forgot this process. A local one is lost; in a cluster agents live on, and are
+        found again."""
         self._disconnect()
         self._has_old_groups = True
         if not self._address:
-            self._book.lose_all_on(LOCAL, f"node {LOCAL} stopped answering: {reason_of(error)}")
+            self._in_flight.lose_all_on(LOCAL_NODE, f"node {LOCAL_NODE} stopped answering: {reason_of(error)}")

@@ -1,1 +1,1 @@
-"""What toolchains are to the head and to people: known, resolved, locked, built, released."""
+"""The toolchains of a site: their specifications, locks, environments and releases."""

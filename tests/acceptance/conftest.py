@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.haloctl import Done, Haloctl, opened, short_folder
-from tests.acceptance.jobs import EVERYTHING, ONE_EXPORT
+from tests.acceptance.job_specs import EVERYTHING, ONE_EXPORT
 from tests.side_by_side import made_once
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A haloctl that has done EVERYTHING, what `submit --wait` said of it, and what that left in place of /tmp."""
+    """A haloctl that has done EVERYTHING, the output of `submit --wait`, and what that left in its temporary folder."""
 
     haloctl: Haloctl
     job: str
@@ -24,14 +24,14 @@ class Filled:
 
 @pytest.fixture(scope="session")
 def temporary() -> Iterator[Path]:
-    """What haloctl and Ray take for /tmp."""
+    """A folder that haloctl and Ray use in place of /tmp."""
     with short_folder() as folder:
         yield folder
 
 
 @pytest.fixture(scope="session")
 def known_model(temporary: Path, common_folder: Path) -> Path:
-    """A data folder that only knows what was found out about the shipped model."""
+    """A data folder that holds only the cached inspection of the shipped model."""
 
     def make(folder: Path) -> None:
         with opened(folder, temporary) as haloctl:
@@ -43,7 +43,7 @@ def known_model(temporary: Path, common_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def origin(known_model: Path, common_folder: Path) -> Path:
-    """A folder whose haloctl has done EVERYTHING, and is used for nothing but to be copied."""
+    """A folder with a haloctl that has done EVERYTHING; tests only copy it."""
 
     def make(folder: Path) -> None:
         with short_folder() as temporary, opened(folder, temporary, known_model) as haloctl:
@@ -58,9 +58,9 @@ def origin(known_model: Path, common_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def filled(temporary: Path, origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     """For reading only."""
-    found = json.loads((origin / "done.json").read_text())
+    saved = json.loads((origin / "done.json").read_text())
     with opened(tmp_path_factory.mktemp("filled"), temporary, origin / "data") as haloctl:
-        yield Filled(haloctl, haloctl.only_job()["job"], Done(**found["done"]), found["left"])
+        yield Filled(haloctl, haloctl.only_job()["job"], Done(**saved["done"]), saved["left"])
 
 
 @pytest.fixture

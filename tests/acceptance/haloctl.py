@@ -1,4 +1,4 @@
-"""haloctl as its users have it: real processes, with a data folder of their own."""
+"""haloctl as its users run it: real processes, with a separate data folder."""
 
 import json
 import os
@@ -29,7 +29,7 @@ LEFT_OUT = ("HALOCTL_", "RAY_", "COLUMNS", "LINES", "PYTEST_")  #: of this proce
 
 @dataclass(frozen=True)
 class Done:
-    """What a command answered."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -44,12 +44,12 @@ class Running:
 
     @property
     def err(self) -> str:
-        """What it has written to stderr; perhaps half of the last character, while it runs."""
+        """Return the stderr so far; while the command runs, its last character may be incomplete."""
         return self._err.read_text(errors="replace")
 
     @property
     def out(self) -> str:
-        """What it has written to stdout."""
+        """Return the stdout so far."""
         return self._out.read_text(errors="replace")
 
     def until_says(self, text: str) -> None:
@@ -58,7 +58,7 @@ class Running:
         assert text in self.err, f"it ended with {self.process.returncode} and never said {text!r}:\n{self.err}"
 
     def signal(self, number: int) -> None:
-        """Send it a signal, to it alone."""
+        """Send a signal to this process alone."""
         self.process.send_signal(number)
 
     def end(self) -> Done:
@@ -108,7 +108,7 @@ class Haloctl:
         return Done(done.returncode, done.stdout or "", done.stderr)
 
     def answer(self, *arguments: str) -> str:
-        """What a command that ends well says on stdout."""
+        """Run a command that must succeed; returns its stdout."""
         done = self.run(*arguments)
         assert done.code == 0, f"{arguments} ended with {done.code}:\n{done.err}"
         return done.out
@@ -150,36 +150,36 @@ class Haloctl:
 
     def only_job(self) -> dict[str, Any]:
         """The one job that there is."""
-        (found,) = self.json("list")
-        assert isinstance(found, dict)
-        return found
+        (job,) = self.json("list")
+        assert isinstance(job, dict)
+        return job
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process that has to do with this folder: haloctl's own, Ray's, guards, tools."""
+        """Every living process that has to do with this folder: haloctl's own, Ray's, supervisors, tools."""
         return [process for process in psutil.process_iter() if _mentions(process, str(self.folder))]
 
     def until_gone(self) -> None:
-        """Wait until no process is left: until two looks find none, for one may miss who is started as another ends."""
+        """Wait until two polls find no process: one poll can miss a process that starts as another ends."""
         until(
             lambda: not (self.processes() or self.processes()),
-            lambda: f"no process is left, but {_told(self.processes())}",
+            lambda: f"no process is left, but {_describe(self.processes())}",
             GONE_S,
         )
 
     def kill_all(self) -> None:
-        """Leave nothing behind, whatever a test did."""
-        while found := self.processes() or self.processes():
-            for process in found:
+        """Kill all that is left, whatever a test did."""
+        while processes := self.processes() or self.processes():
+            for process in processes:
                 with suppress(psutil.Error):
                     process.kill()
-            psutil.wait_procs(found, 1)
+            psutil.wait_procs(processes, 1)
         for started in self._started:
             started.wait()
 
 
 @contextmanager
 def opened(folder: Path, temporary: Path, origin: Path | None = None, **variables: str) -> Iterator[Haloctl]:
-    """A haloctl whose data folder begins as a copy of `origin`'s, or of `origin`'s cache where that is all it has."""
+    """Open a haloctl on a copy of `origin`'s data folder, or of its cache if it has nothing else."""
     folder.mkdir(parents=True, exist_ok=True)
     haloctl = Haloctl(folder, temporary, **variables)
     if origin:
@@ -210,7 +210,7 @@ def until(condition: Callable[[], Any], what: str | Callable[[], str], deadline_
 
 
 def _mentions(process: psutil.Process, folder: str) -> bool:
-    """By its environment, its arguments, where it is or where it writes: a guard has but the last."""
+    """Whether a process has a folder in its environment, arguments, working folder or output (a supervisor: output)."""
     if process.pid == os.getpid():
         return False
     proc = Path("/proc") / str(process.pid)
@@ -222,5 +222,5 @@ def _mentions(process: psutil.Process, folder: str) -> bool:
     return False
 
 
-def _told(processes: list[psutil.Process]) -> str:
+def _describe(processes: list[psutil.Process]) -> str:
     return "; ".join(f"{process.pid} {command_text(process)[:120]}" for process in processes)

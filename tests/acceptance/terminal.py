@@ -1,4 +1,4 @@
-"""haloctl in a terminal of its own, with somebody who reads and types."""
+"""haloctl in a pseudo terminal, with a user who reads and types."""
 
 import fcntl
 import os
@@ -75,7 +75,7 @@ class Terminal:
         return self._process.wait(COMMAND_S)
 
     def _read(self) -> bool:
-        """Take what is shown, waiting a moment for it; whether more may come."""
+        """Read what is shown, waiting a moment for it; returns whether more may come."""
         if select.select([self._fd], [], [], 0.1)[0]:
             try:
                 self._shown += os.read(self._fd, 1 << 16)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tests.acceptance.haloctl import Haloctl, Running
-from tests.acceptance.jobs import ENDLESS
+from tests.acceptance.job_specs import ENDLESS
 
 SAID = "running    benchmark"  #: by `submit --wait` when the timing begins
 TIMED, NEXT = "benchmark tiny-llama-FP16-TP1 cpu", "benchmark tiny-llama-FP16-TP2 cpu"

@@ -1,4 +1,4 @@
-"""One cluster for the tests of a module: a head, two nodes, and a client that has but the database's address."""
+"""One cluster for the tests of a module: a head, two nodes, and a client that knows only the database's address."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from db import machines, reports
-from db.engine import Database, open_database
+from db.connection.engine import Database, open_database
+from db.reads import machines, reports
 from jobs.state import JobState
 from jobs.task import Resources
-from orchestrator.showing import node_rows
+from orchestrator.views import node_rows
 from tests import databases
 from tests.acceptance.haloctl import Running, short_folder
 from tests.cluster import network
@@ -67,7 +67,7 @@ class Cluster:
             yield database
 
     def submit_work(self, count: int, needs: Resources = NOTHING, program: str = WAIT) -> Work:
-        """So many tasks that run until the test lets them end."""
+        """Submit this many tasks that run until the test lets them end."""
         with self.database() as database:
             return submitted(database, self._new_folder(), count, needs, program)
 
@@ -77,12 +77,12 @@ class Cluster:
             return submitted_ranks(database, self._new_folder())
 
     def state(self, job: str) -> JobState:
-        """How a job stands."""
+        """Return the state of a job."""
         with self.database() as database:
             return reports.job(database, job).state
 
     def attempts(self, job: str) -> dict[tuple[str, ...], int]:
-        """Wait until a job has succeeded; how many of its tasks had attempts that ended so, in their order."""
+        """Wait until a job has succeeded; returns how many of its tasks had each sequence of attempt outcomes."""
         until_equal(lambda: self.state(job), JobState.SUCCEEDED)
         with self.database() as database:
             tasks = [reports.attempts(database, task.id) for task in reports.tasks(database, job)]
@@ -91,7 +91,7 @@ class Cluster:
     def node_states(self) -> dict[str, str]:
         """What `haloctl nodes` shows as the state of each."""
         with self.database() as database:
-            return {node.id: node_rows.state(node) for node in machines.nodes(database)}
+            return {node.id: node_rows.node_state(node) for node in machines.nodes(database)}
 
     def up(self) -> set[str]:
         """The nodes that take tasks."""
@@ -102,7 +102,7 @@ class Cluster:
         return self.folder / f"work{self._jobs}"
 
     def close(self) -> None:
-        """Leave no process."""
+        """Kill every process."""
         for host in self.hosts.values():
             host.kill_all()
 

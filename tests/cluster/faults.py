@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster's processes, found by what they are; and what must hold after all of it."""
+"""Faults of a cluster's processes, which are found by program name, and the invariants that hold after them."""
 
 import shutil
 import time
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from db import audit, reports
+from db.reads import audit, reports
 from jobs.state import JobState
 from jobs.task import Resources
 from tests.acceptance.haloctl import DEADLINE_S, Running, until
@@ -29,20 +29,20 @@ LAST_WORDS = 1000
 
 
 def program(host: Host, name: str) -> psutil.Process:
-    """A host's process by the name of its program, once there is no other: what was just forked is called as its parent
-    is."""
-    found: list[psutil.Process] = []
+    """Return a host's process by the name of its program, once it is the only one: a process that was just forked still
+    has its parent's name."""
+    processes: list[psutil.Process] = []
 
     def is_one() -> bool:
-        found[:] = programs(host, name)
-        return len(found) == 1
+        processes[:] = programs(host, name)
+        return len(processes) == 1
 
-    until(is_one, lambda: f"one {name} on {host.name}, but {host.told()}")
-    return found[0]
+    until(is_one, lambda: f"one {name} on {host.name}, but {host.describe()}")
+    return processes[0]
 
 
 def programs(host: Host, *names: str) -> list[psutil.Process]:
-    """A host's processes by the names of their programs, those that are there."""
+    """Return a host's processes that run one of these programs."""
     return [process for process in host.processes() if _program(process) in names]
 
 
@@ -63,17 +63,17 @@ def hosts_of(cluster: Cluster, work: Work) -> list[Host]:
 
 def stage_process(cluster: Cluster, work: Work) -> psutil.Process:
     """The process that the one task of some work has started."""
-    (found, *_) = host_of(cluster, work).find(str(work.folder))
-    parent = found.parent()
+    (process, *_) = host_of(cluster, work).find(str(work.folder))
+    parent = process.parent()
     assert parent is not None
-    return parent if str(work.folder) in command_line(parent) else found
+    return parent if str(work.folder) in command_line(parent) else process
 
 
 def above(cluster: Cluster, work: Work) -> tuple[psutil.Process, psutil.Process, psutil.Process]:
-    """The guard, the keeper and the agent of the one task of some work."""
-    guard, keeper, agent, *_ = stage_process(cluster, work).parents()
+    """The supervisor, the fork server and the agent of the one task of some work."""
+    supervisor, fork_server, agent, *_ = stage_process(cluster, work).parents()
     assert AGENT in command_text(agent)
-    return guard, keeper, agent
+    return supervisor, fork_server, agent
 
 
 def kill_head(cluster: Cluster) -> None:
@@ -84,21 +84,21 @@ def kill_head(cluster: Cluster) -> None:
 
 
 def kill_node(cluster: Cluster, host: Host) -> None:
-    """Kill all that a node has, as a power cut does: also what was being forked."""
+    """Kill all processes of a node, as a power cut does, including those that are being forked."""
     while host.processes():
         host.kill()
     cluster.daemons[host.name].end()
 
 
 def wipe(cluster: Cluster) -> None:
-    """Kill the head and its Ray, and have that forget all that it knew."""
+    """Kill the head and its Ray, and wipe Ray's state."""
     kill_head(cluster)
     head = cluster.hosts["head"]
-    found = programs(head, CONTROL_STORE, RAYLET)
-    for process in found:
+    processes = programs(head, CONTROL_STORE, RAYLET)
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(found, DEADLINE_S)  # or they would write once more
+    psutil.wait_procs(processes, DEADLINE_S)  # or they would write once more
     shutil.rmtree(head.data / "ray" / "state", ignore_errors=True)  # nothing yet, where one was wiped just before
 
 
@@ -123,20 +123,23 @@ def until_over(cluster: Cluster, *works: Work) -> None:
 
 
 def until_running(cluster: Cluster, work: Work, count: int) -> None:
-    """Wait until so many processes of some work have begun."""
-    until(lambda: work.running() >= count, lambda: f"{count} run, but {told(cluster, work)}; {last_words(cluster)}")
+    """Wait until this many processes of some work have begun."""
+    until(
+        lambda: work.running() >= count,
+        lambda: f"{count} run, but {describe_attempts(cluster, work)}; {last_words(cluster)}",
+    )
 
 
 def until_ended(cluster: Cluster, work: Work) -> None:
     """Wait until each task has come to an end."""
     until(
         lambda: cluster.state(work.job) in ENDS,
-        lambda: f"{work.job} has ended, but {told(cluster, work)}; {last_words(cluster)}",
+        lambda: f"{work.job} has ended, but {describe_attempts(cluster, work)}; {last_words(cluster)}",
     )
 
 
 def ended_as(cluster: Cluster, work: Work) -> dict[tuple[str, ...], int]:
-    """Wait until it has succeeded; how many of its tasks had attempts that ended so, in their order."""
+    """Wait until a job has succeeded; returns how many of its tasks had each sequence of attempt outcomes."""
     until_ended(cluster, work)
     return cluster.attempts(work.job)
 
@@ -163,18 +166,18 @@ def ends(cluster: Cluster, work: Work) -> list[str]:
         return [how_it_ended(attempt) for attempt in reports.attempts(database, task.id)]
 
 
-def told(cluster: Cluster, work: Work) -> str:
-    """How its tasks stand, for messages."""
+def describe_attempts(cluster: Cluster, work: Work) -> str:
+    """Describe the tasks and attempts of some work, for messages."""
     with cluster.database() as database:
         return "; ".join(
             f"{task.id} {task.state} ({task.waits_for}): "
-            + ", ".join(f"{how_it_ended(one)} on {one.node}" for one in reports.attempts(database, task.id))
+            + ", ".join(f"{how_it_ended(attempt)} on {attempt.node}" for attempt in reports.attempts(database, task.id))
             for task in reports.tasks(database, work.job)
         )
 
 
 def last_words(cluster: Cluster) -> str:
-    """Of the head, for messages."""
+    """Return the last lines of the head's stderr, for messages."""
     head = cluster.daemons["head"]
     code = head.process.poll()
     return f"the head {'runs' if code is None else f'has ended with {code}'} and said: {head.err[-LAST_WORDS:]}"

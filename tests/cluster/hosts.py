@@ -1,4 +1,4 @@
-"""Machines of a cluster, played by network namespaces; each has a data folder of its own."""
+"""Machines of a cluster, played by network namespaces, each with a separate data folder."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ LEADS = "leads"
 
 
 class Host(Haloctl):
-    """A machine: haloctl as it is there, its cable, its processes."""
+    """A machine: its haloctl, its cable and its processes."""
 
     def __init__(self, name: str, cable: Cable, folder: Path, **variables: str) -> None:
         self.name, self.cable, self.address = name, cable, cable.address
@@ -53,7 +53,7 @@ class Host(Haloctl):
         return self.data / "ray-token"
 
     def cut(self) -> None:
-        """Cut the cable: nothing arrives, and nobody is told so."""
+        """Cut the cable: nothing arrives, and no peer is notified."""
         self.cable.cut()
 
     def heal(self) -> None:
@@ -61,7 +61,7 @@ class Host(Haloctl):
         self.cable.heal()
 
     def processes(self) -> list[psutil.Process]:
-        """All that live on this host; those of the tests themselves are not there."""
+        """Return all live processes of this host, without those of the tests themselves."""
         return self.cable.processes()
 
     def find(self, title: str) -> list[psutil.Process]:
@@ -70,27 +70,27 @@ class Host(Haloctl):
 
     def until_found(self, title: str, deadline_s: float = DEADLINE_S) -> psutil.Process:
         """Wait for a process, and return it."""
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
 
         def is_found() -> bool:
-            found[:] = self.find(title)
-            return bool(found)
+            processes[:] = self.find(title)
+            return bool(processes)
 
-        until(is_found, lambda: f"{title} on {self.name}, but {self.told()}", deadline_s)
-        return found[0]
+        until(is_found, lambda: f"{title} on {self.name}, but {self.describe()}", deadline_s)
+        return processes[0]
 
     def cut_from(self, other: "Host") -> None:
-        """Cut this host off from another one alone: all else is within reach of both."""
-        for one, two in ((self, other), (other, self)):
-            one.cable.lose(two.address)
+        """Cut this host off from one other host; both still reach all the rest."""
+        for host, peer in ((self, other), (other, self)):
+            host.cable.lose(peer.address)
 
     def heal_to(self, other: "Host") -> None:
         """Let them reach each other again."""
-        for one, two in ((self, other), (other, self)):
-            one.cable.find(two.address)
+        for host, peer in ((self, other), (other, self)):
+            host.cable.find(peer.address)
 
     def send(self, number: signal.Signals, *titles: str) -> None:
-        """Signal every process of this host whose command line has one of the texts; without any, all of them."""
+        """Signal the processes of this host with one of the texts in their command lines; without any text, all."""
         for process in self.processes():
             if not titles or any(title in command_text(process) for title in titles):
                 with suppress(ProcessLookupError):
@@ -100,13 +100,13 @@ class Host(Haloctl):
         """Kill processes of this host by the texts in their command lines; without any, all: the machine is off."""
         self.send(signal.SIGKILL, *titles)
 
-    def told(self) -> str:
-        """What lives here, for messages."""
+    def describe(self) -> str:
+        """Describe the live processes of this host, for messages."""
         return "; ".join(f"{process.pid} {command_text(process)[:100]}" for process in self.processes())
 
 
 def until_equal(get: Callable[[], object], wanted: object, deadline_s: float = DEADLINE_S) -> None:
-    """Wait until something is as it should be, and tell what it was if it never is."""
+    """Wait until a condition holds; the failure message describes the state at the deadline."""
     last: list[object] = [None]
 
     def is_so() -> bool:

@@ -59,7 +59,7 @@ class Cable:
             ip("-n", self.namespace, "link", "set", device, "up")
 
     def cut(self) -> None:
-        """From now on nothing that is sent to or from the host arrives, and nobody is told so."""
+        """Drop everything that is sent to or from the host from now on; no peer is notified."""
         ip("netns", "exec", self._switch, "bridge", "link", "set", "dev", self._port, "state", "disabled")
 
     def heal(self) -> None:
@@ -67,7 +67,7 @@ class Cable:
         ip("netns", "exec", self._switch, "bridge", "link", "set", "dev", self._port, "state", "forwarding")
 
     def lose(self, address: str) -> None:
-        """From now on nothing that is sent from here to another host arrives, and nobody is told so."""
+        """Drop everything that is sent from here to another host from now on; no peer is notified."""
         ip("-n", self.namespace, "neighbour", "replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
 
     def find(self, address: str) -> None:
@@ -131,7 +131,7 @@ def network() -> Iterator[Network]:
 
 
 def remove_leftovers() -> None:
-    """Remove the namespaces of runs that are no more, and what lives in them."""
+    """Remove the namespaces that ended runs left, and the processes in them."""
     for path in NAMESPACES.glob(f"{PREFIX}-*"):
         owner = path.name.removeprefix(f"{PREFIX}-").partition("-")[0]
         if not psutil.pid_exists(int(owner)):
@@ -139,7 +139,7 @@ def remove_leftovers() -> None:
 
 
 def _remove(beginning: str) -> None:
-    """Of a run that is no more by whoever comes first: others may be at it too."""
+    """Remove a namespace of an ended run; other runs may be removing it at the same time."""
     for path in NAMESPACES.glob(f"{beginning}*"):
         pids = subprocess.run(["ip", "netns", "pids", path.name], capture_output=True, text=True, check=False)
         for pid in map(int, pids.stdout.split()):

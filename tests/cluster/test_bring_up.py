@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.haloctl import until
-from tests.acceptance.jobs import ONE_EXPORT
+from tests.acceptance.job_specs import ONE_EXPORT
 from tests.cluster.conftest import Cluster
 from tests.cluster.hosts import CPU_DEVICES, JOINED, PORT, until_equal
 from tests.command_lines import command_text
@@ -26,9 +26,9 @@ def test_nodes_join_with_what_they_have_and_everybody_sees_them(cluster: Cluster
     assert (
         f"node n1 ({CPU_DEVICES} x cpu) has joined the cluster at {head.address}:{PORT}\n" == cluster.daemons["n1"].err
     )
-    said = cluster.daemons["head"].err
-    assert f"haloctl node --head {head.address}:{PORT}\n" in said
-    assert f"{head.token}" in said
+    output = cluster.daemons["head"].err
+    assert f"haloctl node --head {head.address}:{PORT}\n" in output
+    assert f"{head.token}" in output
     (node,) = [node for node in cluster.hosts["client"].json("nodes") if node["id"] == "n1"]
     assert node["address"] == n1.address
     assert Counter(device["kind"] for device in node["devices"]) == {"cpu": CPU_DEVICES}
@@ -43,7 +43,7 @@ def test_a_client_that_has_the_database_and_the_store_gets_a_real_job_done(clust
     (task,) = client.tasks(client.only_job()["job"]).values()
     (attempt,) = client.json("show", task["task"])["attempts"]
     assert attempt["node"] in ("n1", "n2")
-    until(lambda: not client.processes(), lambda: f"nothing is left of a client, but {client.told()}")
+    until(lambda: not client.processes(), lambda: f"nothing is left of a client, but {client.describe()}")
     assert client.answer("logs", task["task"])
 
 
@@ -65,7 +65,7 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def content(path: Path) -> bytes:
-    """Of a file; nothing where it has gone."""
+    """Return the content of a file, empty if it is gone."""
     with suppress(FileNotFoundError):
         return path.read_bytes()
     return b""
@@ -90,7 +90,7 @@ def test_a_second_head_is_told_who_leads(cluster: Cluster) -> None:
     second = cluster.plug_with_database("second")
     done = second.run("head", "--host", second.address)
     assert (done.code, len(done.err.splitlines())) == (CONFLICT, 1), done.err
-    assert "leads already" in done.err
+    assert "is already the leader" in done.err
     assert f"process {cluster.daemons['head'].process.pid}," in done.err
     assert second.processes() == []
 
@@ -125,7 +125,7 @@ def test_a_second_signal_has_it_hand_back_what_runs(cluster: Cluster) -> None:
     assert leaving.end().code == 0, leaving.err
     assert cluster.hosts["n3"].processes() == []
     work.open()
-    assert cluster.attempts(work.job) == {("succeeded",): 2 * CPU_DEVICES, ("handed_back", "succeeded"): CPU_DEVICES}
+    assert cluster.attempts(work.job) == {("succeeded",): 2 * CPU_DEVICES, ("requeued", "succeeded"): CPU_DEVICES}
 
 
 def test_a_node_that_is_drained_from_afar_gets_nothing_until_it_is_resumed(cluster: Cluster) -> None:
@@ -169,7 +169,7 @@ def test_nodes_join_again_when_all_that_ray_knew_is_gone(cluster: Cluster) -> No
     cluster.daemons["head"].signal(signal.SIGSTOP)  # it would start another Ray at once
     ray = str(head.data / "ray")
     head.kill(ray)
-    until(lambda: not head.find(ray), lambda: f"Ray is gone, but {head.told()}")
+    until(lambda: not head.find(ray), lambda: f"Ray is gone, but {head.describe()}")
     shutil.rmtree(ray)
     cluster.daemons["head"].signal(signal.SIGCONT)
     until(
@@ -187,7 +187,7 @@ def test_nothing_is_left_of_a_killed_node(cluster: Cluster) -> None:
     work = cluster.submit_work(2 * CPU_DEVICES)
     work.until_running(2 * CPU_DEVICES)
     cluster.daemons["n2"].process.kill()
-    until(lambda: not n2.processes(), lambda: f"nothing is left, but {n2.told()}")
+    until(lambda: not n2.processes(), lambda: f"nothing is left, but {n2.describe()}")
     work.open()
     cluster.start_node("n2")
     ended = cluster.attempts(work.job)
@@ -206,5 +206,5 @@ def test_a_head_that_is_told_to_end_hands_back_and_takes_its_ray_along(cluster: 
     until_equal(lambda: sum(len(cluster.hosts[name].find(str(work.folder))) for name in ("n1", "n2")), 0)
     work.open()
     cluster.start_head("head")
-    assert cluster.attempts(work.job) == {("handed_back", "succeeded"): 1}
+    assert cluster.attempts(work.job) == {("requeued", "succeeded"): 1}
     until_equal(cluster.up, {"n1", "n2"})

@@ -11,8 +11,8 @@ from itertools import cycle
 import pytest
 from sqlalchemy import select, update
 
-from db import results
-from db.tables import attempts
+from db.reads import results
+from db.schema.tables import attempts
 from jobs.state import JobState
 from tests.acceptance.haloctl import DEADLINE_S, until
 from tests.cluster import faults
@@ -82,12 +82,12 @@ def test_a_gang_of_ranks_that_loses_a_node_or_its_link_ends_as_a_whole_and_is_me
     faults.kill_node(cluster, lost)
     until_running(cluster, gang, 4)
     assert not earlier & set(left.find(str(gang.folder))), "nothing of the attempt before"
-    one, other = faults.hosts_of(cluster, gang)
-    assert lost not in (one, other)
+    host, peer = faults.hosts_of(cluster, gang)
+    assert lost not in (host, peer)
     cluster.start_node(lost.name, waits=False)
-    one.cut_from(other)
+    host.cut_from(peer)
     until_equal(lambda: faults.ends(cluster, gang), ["node_lost", "node_lost", "None"], 2 * DEADLINE_S)
-    one.heal_to(other)
+    host.heal_to(peer)
     gang.open()
     assert ended_as(cluster, gang) == {("node_lost", "node_lost", "succeeded"): 1}
     with cluster.database() as database:
@@ -96,22 +96,22 @@ def test_a_gang_of_ranks_that_loses_a_node_or_its_link_ends_as_a_whole_and_is_me
     until_over(cluster, gang)
 
 
-def test_a_killed_guard_or_keeper_or_agent_or_raylet_costs_an_attempt(cluster: Cluster) -> None:
-    by_guard, by_keeper = works = [cluster.submit_work(1, WHOLE_NODE, STUBBORN) for _ in range(2)]
+def test_a_killed_supervisor_or_fork_server_or_agent_or_raylet_costs_an_attempt(cluster: Cluster) -> None:
+    by_supervisor, by_fork_server = works = [cluster.submit_work(1, WHOLE_NODE, STUBBORN) for _ in range(2)]
     for work in works:
         until_running(cluster, work, 1)
-    guard, keeper = faults.above(cluster, by_guard)[0], faults.above(cluster, by_keeper)[1]
-    guard.kill()
-    keeper.kill()
+    supervisor, fork_server = faults.above(cluster, by_supervisor)[0], faults.above(cluster, by_fork_server)[1]
+    supervisor.kill()
+    fork_server.kill()
     for work in works:
         until_running(cluster, work, 2)
-    faults.above(cluster, by_guard)[2].kill()
-    until_running(cluster, by_guard, 3)
-    faults.program(host_of(cluster, by_keeper), faults.RAYLET).kill()
+    faults.above(cluster, by_supervisor)[2].kill()
+    until_running(cluster, by_supervisor, 3)
+    faults.program(host_of(cluster, by_fork_server), faults.RAYLET).kill()
     for work in works:
         work.open()
-    assert ended_as(cluster, by_guard) == {("lease_lost", "node_lost", "succeeded"): 1}
-    ((first, second, last),) = ended_as(cluster, by_keeper)
+    assert ended_as(cluster, by_supervisor) == {("lease_lost", "node_lost", "succeeded"): 1}
+    ((first, second, last),) = ended_as(cluster, by_fork_server)
     assert (first, last) == ("lease_lost", "succeeded")
     assert second in ("node_lost", "lease_lost"), "whatever of the node ends first"
     until_over(cluster, *works)
@@ -122,7 +122,7 @@ def test_a_killed_stage_process_is_the_programs_own_failure(cluster: Cluster) ->
     until_running(cluster, work, 1)
     faults.stage_process(cluster, work).kill()
     until_equal(lambda: cluster.state(work.job), JobState.FAILED)
-    assert "out_of_memory" in faults.told(cluster, work)
+    assert "out_of_memory" in faults.describe_attempts(cluster, work)
     until_over(cluster, work)
 
 
@@ -187,7 +187,7 @@ def test_heads_that_are_killed_again_and_again_lose_nothing(cluster: Cluster) ->
     runs.open()
     until_over(cluster, runs, *flows)
     ended = [kinds for work in (runs, *flows) for kinds in ended_as(cluster, work)]
-    assert {kind for kinds in ended for kind in kinds} <= {"succeeded", "handed_back", "node_lost", "lease_lost"}
+    assert {kind for kinds in ended for kind in kinds} <= {"succeeded", "requeued", "node_lost", "lease_lost"}
     assert all(kinds[-1] == "succeeded" for kinds in ended)
 
 
@@ -199,11 +199,11 @@ def test_a_database_that_restarts_or_stays_away_costs_no_result(cluster: Cluster
         cluster.postgres.restart()
         work.open()
         assert ended_as(cluster, work) == {("succeeded",): 4}
-        said = len(cluster.daemons["head"].err)
+        offset = len(cluster.daemons["head"].err)
         with cluster.postgres.stopped():
             later.open()
             faults.until_gone(cluster, later)
-            until(lambda: "trying again" in cluster.daemons["head"].err[said:], "the head has noticed")
+            until(lambda: "trying again" in cluster.daemons["head"].err[offset:], "the head has noticed")
     assert ended_as(cluster, later) == {("succeeded",): 4}
     until_over(cluster, work, later)
 
@@ -216,7 +216,10 @@ def test_a_full_disk_sends_a_task_elsewhere(cluster: Cluster) -> None:
     (there,) = [work for work in works if small.find(str(work.folder))]
     large = cluster.submit_work(1, program=WRITE)
     there.open()
-    until(lambda: "out_of_disk" in faults.told(cluster, large), lambda: faults.told(cluster, large))
+    until(
+        lambda: "out_of_disk" in faults.describe_attempts(cluster, large),
+        lambda: faults.describe_attempts(cluster, large),
+    )
     for work in works:
         work.open()
     assert ended_as(cluster, large) == {("out_of_disk", "succeeded"): 1}
@@ -226,13 +229,13 @@ def test_a_full_disk_sends_a_task_elsewhere(cluster: Cluster) -> None:
 
 
 def test_the_checker_finds_what_was_planted_among_all_this(cluster: Cluster) -> None:
-    """The last test, for what it plants stays."""
+    """Runs last, since the rows that it plants stay."""
     work = cluster.submit_work(2)
     until_running(cluster, work, 2)
     work.open()
     until_over(cluster, work)
     client = cluster.hosts["client"]
-    assert client.answer("db", "check").startswith("all is as it should be")
+    assert client.answer("db", "check").startswith("no invariant is violated")
     first, second = (f"{work.job}-{number:02}-1" for number in (1, 2))
     held = select(attempts.c.places).where(attempts.c.id == first).scalar_subquery()
     with cluster.database() as database, database.writing() as connection:

@@ -1,4 +1,4 @@
-"""A head with SQLite whose disk is full: it says so, loses nothing, and goes on when there is room again."""
+"""A head with SQLite on a full disk says so, loses nothing, and continues when there is space again."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ FULL = "the disk is full"
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A head that has its data folder on a disk of its own, with all that is in it, and a node."""
+    """A head with its data folder on a separate small disk, and a node."""
     with network_of_hosts() as cluster:
         head = cluster.plug("head")
         cluster.url = head.environment["HALOCTL_DATABASE_URL"] = f"sqlite:///{head.data / 'haloctl.db'}"
@@ -41,9 +41,9 @@ def test_a_full_disk_of_the_heads_own_costs_no_result(cluster: Cluster) -> None:
     assert head.process.poll() is None
     filling.unlink()
     assert ended_as(cluster, work) == {("succeeded",): 2 * CPU_DEVICES}
-    head.until_says("can be used again")
+    head.until_says("is reachable again")
     until_over(cluster, work)
-    assert client.answer("db", "check").startswith("all is as it should be")
+    assert client.answer("db", "check").startswith("no invariant is violated")
     after = cluster.submit_work(1)
     after.open()
     assert ended_as(cluster, after) == {("succeeded",): 1}

@@ -1,10 +1,10 @@
-"""Work whose end a test decides: each task is a real process that says that it runs, and waits for its gate to open."""
+"""Work that ends when a test says so: each task is a real process that reports its start and waits for a gate."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from db.engine import Database
-from db.store import Store
+from db.connection.engine import Database
+from db.store import Store, Submission
 from jobs.plan import Plan, plan
 from jobs.task import Resources
 from tests.acceptance.haloctl import until
@@ -41,19 +41,19 @@ class Work:
     folder: Path
 
     def running(self) -> int:
-        """How many processes have begun, those of attempts that were given up included."""
+        """Return how many processes have begun, including those of abandoned attempts."""
         return len(self.pids())
 
     def pids(self) -> list[int]:
-        """Of those processes."""
+        """Return the ids of those processes."""
         return [int(path.name) for path in (self.folder / "running").iterdir()]
 
     def until_running(self, count: int) -> None:
-        """Wait until so many processes have begun."""
+        """Wait until this many processes have begun."""
         until(lambda: self.running() >= count, lambda: f"{count} processes run, but {self.running()}")
 
     def open(self, exit_code: int = 0) -> None:
-        """Let everything end, and what begins later at once."""
+        """Let all processes end; later ones end at once."""
         part = self.folder / "gate.part"
         part.write_text(f"{exit_code}")
         part.rename(self.folder / "gate")
@@ -71,7 +71,7 @@ def submitted_ranks(database: Database, folder: Path) -> Work:
         variants={"engine": "torch", "tp": 2, "nodes": 2},
         stages=["benchmark"],
         workload={"new_tokens": 4},
-        benchmark={"repetitions": 2, "quiet": False},
+        benchmark={"repetitions": 2, "exclusive": False},
     )
     made = plan(spec, TINY)
     gated = [replace(task, settings={**task.settings, "gate": str(folder)}) for task in made.tasks]
@@ -82,12 +82,6 @@ def submitted_ranks(database: Database, folder: Path) -> Work:
 def _submitted(database: Database, folder: Path, made: Plan) -> Work:
     (folder / "running").mkdir(parents=True)
     job = Store(database).submit(
-        made,
-        name="work",
-        spec={},
-        model=TINY,
-        submitted_by="test",
-        timeout_s=TIMEOUT_S,
-        reuse=False,
+        Submission(plan=made, name="work", spec={}, model=TINY, submitted_by="test", timeout_s=TIMEOUT_S, reuse=False)
     )
     return Work(job, folder)

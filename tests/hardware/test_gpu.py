@@ -1,4 +1,4 @@
-"""Real GPUs: the shipped model from submit to its numbers, and what drivers tell. Skipped where there is none."""
+"""Real GPUs: the shipped model from submit to its numbers, and the drivers' reports. Skipped where there is none."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ import pytest
 from jobs.targets import TARGETS
 from jobs.task import Device
 from jobs.toolchains import Toolchain
-from tests.integration.attempts import FINITE_INVOCATION, attempt, python, until
-from workers import device_users, fitness, gpus
+from tests.integration.attempts import FINITE_INVOCATION, make_attempt, python, until
 from workers.artifacts import ArtifactStore
-from workers.devices import describe_node
-from workers.environment import environment
-from workers.processes import Cancellation
-from workers.run_task import run
-from workers.sampling import Sampling
+from workers.attempts.run_task import run
+from workers.environment import stage_environment
+from workers.machine import fitness, gpus, nvidia_gpus
+from workers.machine.devices import describe_node
+from workers.machine.driver_tools import find_tool
+from workers.measurement.sampling import Sampler
+from workers.processes import proc
+from workers.processes.cancellation import Cancellation
 
 NODE = describe_node("here")
 GPUS = sorted({device.kind for device in NODE.devices} & (TARGETS.keys() - {"cpu"}))
@@ -54,7 +57,7 @@ def test_every_stage_passes_on_this_machines_gpu(target: str, tmp_path: Path) ->
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     assert {cell["state"] for row in rows for cell in row["stages"].values()} == {"succeeded"}
     results = json.loads(haloctl(tmp_path / "data", "results", "--metric", "itl_ms", "--json").stdout)
-    assert {found["device"][0].split(":")[0] for found in results} == {target}
+    assert {row["device"][0].split(":")[0] for row in results} == {target}
 
 
 #: Holds 4 GiB of the only GPU that it sees, writes how many that is to a file, and ends when its stdin does.
@@ -69,7 +72,7 @@ sys.stdin.read()
 
 @pytest.fixture(params=GPUS)
 def gpu(request: pytest.FixtureRequest) -> Device:
-    """The last of each kind, so that an index is told from a place in a list."""
+    """The last GPU of each kind, so that its index differs from its place in a list of one."""
     return [device for device in NODE.devices if device.kind == request.param][-1]
 
 
@@ -81,8 +84,8 @@ def with_torch() -> None:
 
 
 @pytest.fixture
-def stranger(gpu: Device, with_torch: None, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Somebody else's process on it."""
+def foreign(gpu: Device, with_torch: None, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process on the GPU that belongs to no attempt."""
     with holding(gpu, tmp_path / "ready") as process:
         yield process
 
@@ -91,7 +94,7 @@ def stranger(gpu: Device, with_torch: None, tmp_path: Path) -> Iterator["subproc
 def holding(gpu: Device, ready: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that holds memory of a GPU until its input ends."""
     command = (sys.executable, "-c", HOLD, str(ready))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment([gpu])) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=stage_environment([gpu])) as process:
         until(lambda: ready.exists() and ready.read_text(), "it holds its memory")
         assert ready.read_text() == "1"
         yield process
@@ -109,31 +112,29 @@ child.communicate()
 
 
 @pytest.mark.usefixtures("with_torch")
-def test_a_second_process_on_a_gpu_in_the_middle_of_a_run_is_seen_and_the_runs_own_are_not(
-    gpu: Device, tmp_path: Path
-) -> None:
-    own, go = tmp_path / "own", tmp_path / "go"
-    given = attempt(python(MEASURED, str(own), str(go)), devices=(gpu,))
+def test_a_foreign_process_in_the_middle_of_a_run_is_seen_and_the_runs_own_are_not(gpu: Device, tmp_path: Path) -> None:
+    own_ready, go = tmp_path / "own", tmp_path / "go"
+    attempt = make_attempt(python(MEASURED, str(own_ready), str(go)), devices=(gpu,))
     store = ArtifactStore(tmp_path / "artifacts")
 
-    def looks() -> list[set[int | None]]:
-        found = [one.strangers[gpu] for one in list(sampling.samples) if gpu in one.strangers]
-        return [{stranger.pid for stranger in one} for one in found]
+    def pids_seen() -> list[set[int | None]]:
+        polls = [sample.foreign_processes[gpu] for sample in list(sampler.samples) if gpu in sample.foreign_processes]
+        return [{process.pid for process in poll} for poll in polls]
 
-    with Sampling(given) as sampling, ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+    with Sampler(attempt) as sampler, ThreadPoolExecutor(1) as threads, ExitStack() as stack:
         stack.callback(go.touch)
-        running = threads.submit(run, given, tmp_path, store, Toolchain("default", {}), Cancellation())
-        until(lambda: own.exists() or running.done(), "it holds memory of its own")
-        alone = len(looks())
-        until(lambda: len(looks()) > alone + 1, "it was looked at")
-        assert not any(looks())
-        with holding(gpu, tmp_path / "ready") as stranger:
-            until(lambda: looks()[-1], "the stranger is seen")
-            stranger.communicate()
-        until(lambda: not looks()[-1], "it is gone again")
+        running = threads.submit(run, attempt, tmp_path, store, Toolchain("default", {}), Cancellation())
+        until(lambda: own_ready.exists() or running.done(), "it holds memory of its own")
+        alone = len(pids_seen())
+        until(lambda: len(pids_seen()) > alone + 1, "it was polled")
+        assert not any(pids_seen())
+        with holding(gpu, tmp_path / "ready") as foreign:
+            until(lambda: pids_seen()[-1], "the foreign process is seen")
+            foreign.communicate()
+        until(lambda: not pids_seen()[-1], "it is gone again")
     assert running.result().failure is None
-    known = {stranger.pid} if device_users.has_machines_numbers() else {stranger.pid, None}
-    assert set.union(*looks()) <= known
+    known = {foreign.pid} if proc.is_in_host_pid_namespace() else {foreign.pid, None}
+    assert set.union(*pids_seen()) <= known
 
 
 def test_a_gpu_is_known_by_its_serial_and_its_memory(gpu: Device) -> None:
@@ -145,28 +146,51 @@ def test_a_gpu_is_known_by_its_serial_and_its_memory(gpu: Device) -> None:
     assert NODE.versions[f"{gpus.vendor_of(gpu.kind)}_driver"]
 
 
-def test_a_gpus_clocks_power_and_heat_are_told_and_how_long_heat_slowed_it(gpu: Device) -> None:
-    """What a measurement is sampled for, and by which it is marked."""
-    told = gpus.now(gpus.vendor_of(gpu.kind) or "")[gpu.index].readings
-    assert {"mhz", "memory_mhz", "power_w", "power_cap_w", "temperature_c"} <= set(told)
-    assert 20 < told["temperature_c"] < 100
-    assert 0 < told["power_w"] < 1.1 * told["power_cap_w"]
-    assert {"heat_us", "heat_ticks", "is_slowed_by_heat"} & set(told)
+def test_a_gpus_clocks_power_and_temperature_are_read_and_its_thermal_throttling(gpu: Device) -> None:
+    """A measurement is sampled, and marked by its samples."""
+    readings = gpus.poll_gpus(gpus.vendor_of(gpu.kind) or "")[gpu.index].readings
+    assert {"mhz", "memory_mhz", "power_w", "power_cap_w", "temperature_c"} <= set(readings)
+    assert 20 < readings["temperature_c"] < 100
+    assert 0 < readings["power_w"] < 1.1 * readings["power_cap_w"]
+    assert {"thermal_throttle_us", "thermal_throttle_ticks", "is_thermal_throttled"} & set(readings)
+
+
+@pytest.mark.skipif(not find_tool("nvidia-smi") or not find_spec("pynvml"), reason="takes nvidia-smi and nvidia-ml-py")
+def test_nvml_and_nvidia_smi_report_the_same() -> None:
+    by_library = gpus.list_gpus("nvidia")
+    by_tool = nvidia_gpus.list_nvidia_gpus(driver=Path("/no/driver"))
+    assert by_library
+    assert by_tool
+    assert (by_library.tool, by_tool.tool, by_library.driver) == ("NVML", "nvidia-smi", by_tool.driver)
+    for first, second in zip(by_library.gpus, by_tool.gpus, strict=True):
+        assert (first.index, first.name, first.serial, first.uuid) == (
+            second.index,
+            second.name,
+            second.serial,
+            second.uuid,
+        )
+        assert first.settings == second.settings
+        assert abs(first.memory_bytes - second.memory_bytes) < 1 << 20
+        assert abs((first.used_bytes or 0) - (second.used_bytes or 0)) < GIB
+        for name in ("memory_mhz", "power_cap_w"):
+            assert first.readings[name] == second.readings[name]
+        if "thermal_throttle_us" in second.readings:
+            assert abs(first.readings["thermal_throttle_us"] - second.readings["thermal_throttle_us"]) < 1e6
 
 
 def test_an_idle_gpu_is_fit(gpu: Device) -> None:
-    given = attempt(python(""), devices=(gpu,))
-    assert fitness.before(given, Cancellation()) == fitness.after(given) == ()
+    attempt = make_attempt(python(""), devices=(gpu,))
+    assert fitness.check_before(attempt, Cancellation()) == fitness.check_after(attempt) == ()
 
 
 def test_a_gpu_that_somebody_uses_is_unfit_and_fit_again_after_that(
-    gpu: Device, stranger: "subprocess.Popen[bytes]", tmp_path: Path
+    gpu: Device, foreign: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     store = ArtifactStore(tmp_path / "artifacts")
-    given = attempt(python(""), devices=(gpu,))
-    result = run(given, tmp_path, store, Toolchain("default", {}), Cancellation())
+    attempt = make_attempt(python(""), devices=(gpu,))
+    result = run(attempt, tmp_path, store, Toolchain("default", {}), Cancellation())
     (unfit,) = result.unfit
     assert (unfit.kind, unfit.index) == (gpu.kind, gpu.index)
-    assert f"pid {stranger.pid} " in unfit.reason
-    stranger.communicate()
-    assert fitness.after(given) == ()
+    assert f"pid {foreign.pid} " in unfit.reason
+    foreign.communicate()
+    assert fitness.check_after(attempt) == ()

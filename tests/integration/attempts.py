@@ -1,4 +1,4 @@
-"""Attempts that run small programs of the test's own, and how to wait for what they do."""
+"""Attempts that run small programs of a test, and ways to wait for them."""
 
 import sys
 import time
@@ -68,11 +68,11 @@ def python(code: str, *arguments: str) -> Command:
 
 
 def interpreter(code: str, *arguments: str) -> Command:
-    """A program as a guard takes it: with a real path."""
+    """A program as a supervisor takes it: with a real path."""
     return Command((sys.executable, "-I", "-S", "-c", code, *arguments))
 
 
-def attempt(
+def make_attempt(
     *commands: Command,
     stage: str = "invoke",
     settings: dict[str, Any] | None = None,
@@ -80,7 +80,7 @@ def attempt(
     devices: tuple[Device, ...] = (),
     timeout_s: float = EVEN_MORE_S,
 ) -> Attempt:
-    """A new attempt of some task."""
+    """Make a new attempt of some task."""
     return Attempt(
         id=f"{JOB}-{next(_numbers):02}-1",
         epoch=1,
@@ -102,10 +102,10 @@ def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_
 
 
 def living(marker: str) -> list[psutil.Process]:
-    """The processes whose command line has a marker, without those that only wait to be reaped."""
+    """Return the processes with a marker in their command line, without zombies."""
     return [process for process in psutil.process_iter() if marker in command_line(process)]
 
 
 def is_up(ready: Path) -> bool:
-    """Whether all of a TREE runs."""
+    """Whether all processes of a TREE run."""
     return ready.exists() and ready.stat().st_size == TREE_SIZE

@@ -1,4 +1,4 @@
-"""A disk that is soon full."""
+"""A small disk that fills up soon."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ SMALL_DISK_BYTES = 1 << 20
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 1 MiB, where this user may mount one."""
+    """A separate file system of 1 MiB; skips the test where this user may not mount one."""
     folder = tmp_path / "small-disk"
     with mounted(folder, SMALL_DISK_BYTES):
         yield folder
@@ -21,7 +21,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def mounted(folder: Path, size_bytes: int) -> Iterator[None]:
-    """While it lasts a folder is a file system of its own; skips the test where this user may not mount one."""
+    """Mount a file system on a folder while the context lasts; skips the test where this user may not mount."""
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs takes root")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from db import reports
-from db.engine import Database, open_database
+from db.connection.engine import Database, open_database
+from db.reads import reports
 from db.store import Store
 from jobs.state import FailureKind, TaskState
 from jobs.task import Artifact, Attempt
 from orchestrator.context import Context
 from orchestrator.executor import Executor
-from orchestrator.head import Head
-from orchestrator.leading.driver import lead_forever
-from orchestrator.leading.reuse import Reuse
+from orchestrator.interrupts import Interrupts
+from orchestrator.leader.cache import OutputCache
+from orchestrator.leader.head import Head
+from orchestrator.leader.loop import run_leader
 from orchestrator.settings import Settings
-from orchestrator.submitting.interrupts import Interrupts
 from tests.in_memory import NODE, InMemoryExecutor, InMemoryResolver
 from tests.integration.attempts import until
 from tests.stored_jobs import TOOLCHAIN, submit
@@ -42,13 +42,13 @@ def mlir(artifacts: ArtifactStore, tmp_path: Path) -> Artifact:
 
 
 @pytest.fixture
-def reuse(store: Store, artifacts: ArtifactStore) -> Reuse:
-    return Reuse(store, artifacts, TOOLCHAIN)
+def cache(store: Store, artifacts: ArtifactStore) -> OutputCache:
+    return OutputCache(store, artifacts, TOOLCHAIN)
 
 
 @pytest.fixture
-def head(store: Store, executor: InMemoryExecutor, reuse: Reuse) -> Head:
-    return Head(store, executor, reuse, InMemoryResolver())
+def head(store: Store, executor: InMemoryExecutor, cache: OutputCache) -> Head:
+    return Head(store, executor, cache, InMemoryResolver())
 
 
 def one_export(store: Store) -> str:
@@ -83,13 +83,13 @@ def outcomes(store: Store, name: str) -> list[tuple[str, FailureKind | None]]:
 
 
 def context_of(database: Database, folder: Path) -> Context:
-    """A context whose data folder is the test's own."""
+    """Return a context with the data folder of the test."""
     url = database.url.render_as_string(hide_password=False)
     return Context(Settings(folder / "data", url, None, folder / "artifacts"), database)
 
 
 class Daemon:
-    """`lead_forever` in a thread, with a database connection of its own."""
+    """Run `run_leader` in a thread, with a separate database connection."""
 
     def __init__(self, url: str, folder: Path, make_executor: Callable[[], Executor], **options: bool) -> None:
         self.interrupts, self.said = Interrupts(), list[str]()
@@ -101,7 +101,7 @@ class Daemon:
         try:
             with open_database(url, create=False) as database:
                 context = context_of(database, folder)
-                lead_forever(context, make_executor, self.interrupts, self.said.append, **options)
+                run_leader(context, make_executor, self.interrupts, self.said.append, **options)
         except BaseException as error:
             self.error = error
 
@@ -112,7 +112,7 @@ class Daemon:
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """Send it a signal, so to speak, and wait for its end."""
+        """Interrupt the leader as a signal does, and wait for its end."""
         import signal
 
         self.interrupts.came = signal.SIGTERM

@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 VOCAB_SIZE = 256
 TEXT = ["in the beginning was the word", "and the word was made of tokens", "and there were few of them"]
 
-#: what a family's config is given besides the common sizes
-PECULIAR: dict[str, dict[str, Any]] = {
+#: config values of a family beside the common ones
+FAMILY_VALUES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "mistral": {"sliding_window": None},
     "qwen2": {},
@@ -45,9 +45,9 @@ COMMON: dict[str, Any] = {
 
 
 def make_checkpoint(folder: Path, family: str, shard_bytes: str = "5GB", seed: int = 0, **config: Any) -> Path:
-    """Write a random model of `family` into `folder`; norms and biases are random too, so that none can be lost."""
+    """Write a random model of `family` into `folder`; norms and biases are random too, so that a lost one shows."""
     torch.manual_seed(seed)
-    values = {**COMMON, **PECULIAR.get(family, {}), **config}
+    values = {**COMMON, **FAMILY_VALUES.get(family, {}), **config}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values)).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 
 from tests.integration.attempts import until
+from workers.agent.ports import free_port
 from workers.artifacts import ArtifactStore
 from workers.artifacts.parts import Limits
-from workers.ports import free_port
 
 #: Azurite's own account, which is the same everywhere: https://github.com/Azure/Azurite#default-storage-account
 AZURITE_ACCOUNT = "devstoreaccount1"
@@ -27,7 +27,7 @@ CHUNK_BYTES = 1 << 16
 SMALL = Limits(single_bytes=1 << 20, part_bytes=256 << 10, block_bytes=64 << 10)
 
 
-class Line:
+class Proxy:
     """The wire between a client and a server on this machine: it counts bytes, and can be cut or held."""
 
     def __init__(self, port: int) -> None:
@@ -54,12 +54,12 @@ class Line:
         return not self._may_pass.is_set()
 
     def connections(self) -> "set[Connection]":
-        """Those over which something may still come."""
+        """Return the connections that may still carry data."""
         with self._lock:
             return set(self._connections)
 
     def mend(self) -> None:
-        """Let connections through, and what they bring."""
+        """Accept connections and carry their data."""
         self._cut_at = self._hold_at = None
         self._may_pass.set()
         if self._listener is None:
@@ -71,18 +71,18 @@ class Line:
         with self._lock:
             listener, self._listener = self._listener, None
             ends = [end for connection in self._connections for end in connection]
-        for one in [listener, *ends] if listener else ends:
-            _shut(one)
+        for end in [listener, *ends] if listener else ends:
+            _shut(end)
         if listener:
             listener.close()
         self._may_pass.set()
 
     def cut_after(self, more_bytes: int) -> None:
-        """Cut it when so much more has passed."""
+        """Cut the line after this many more bytes."""
         self._cut_at = self.passed_bytes + more_bytes
 
     def hold_after(self, more_bytes: int) -> None:
-        """Let nothing more pass when so much more has, until the line is mended."""
+        """Hold the line after this many more bytes, until it is mended."""
         self._hold_at = self.passed_bytes + more_bytes
 
     def _accept(self, listener: socket.socket) -> None:
@@ -97,7 +97,7 @@ class Line:
                     self._connect(listener, (client, server))
 
     def _connect(self, listener: socket.socket, connection: "Connection") -> None:
-        """Carry what comes over a connection, unless the line was cut while it was made."""
+        """Carry the data of a connection, unless the line was cut while it was made."""
         with self._lock:
             is_cut = self._listener is not listener
             if not is_cut:
@@ -123,8 +123,8 @@ class Line:
                 sink.sendall(data)
                 self._count(len(data), is_up)
                 self._may_pass.wait()
-        for one in (source, sink):
-            _shut(one)
+        for end in (source, sink):
+            _shut(end)
 
     def _count(self, passed_bytes: int, is_up: bool) -> None:
         with self._lock:
@@ -142,9 +142,9 @@ class Line:
 Connection = tuple[socket.socket, socket.socket]  #: its two ends: to the client and to the server
 
 
-def _shut(one: socket.socket) -> None:
+def _shut(end: socket.socket) -> None:
     with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _close(connection: Connection) -> None:
@@ -158,7 +158,7 @@ class Site:
 
     url: str
     folder: Path  #: for caches
-    line: Line | None = None  #: between its clients and its server
+    line: Proxy | None = None  #: between its clients and its server
     limits: Limits = SMALL
     _opened: tuple[Any, str] | None = field(default=None)
 
@@ -174,11 +174,11 @@ class Site:
         """Names and sizes of all that lies in it, or in one of its folders."""
         fs, root = self.file_system()
         fs.invalidate_cache()
-        found = fs.find(f"{root}/{folder}".rstrip("/"), detail=True)
-        return {name.partition(f"{root}/")[2]: info["size"] for name, info in found.items()}
+        files = fs.find(f"{root}/{folder}".rstrip("/"), detail=True)
+        return {name.partition(f"{root}/")[2]: info["size"] for name, info in files.items()}
 
-    def spoil(self, name: str, content: bytes) -> None:
-        """Have something else lie there."""
+    def corrupt(self, name: str, content: bytes) -> None:
+        """Replace the content of a file."""
         fs, root = self.file_system()
         if self.is_folder:
             Path(root, name).unlink()
@@ -194,7 +194,7 @@ class Site:
         fs.rm(f"{root}/{name}".rstrip("/"), recursive=recursive)
 
     def file_system(self) -> tuple[Any, str]:
-        """As somebody sees it who knows nothing of haloctl."""
+        """Return a file system that knows nothing of haloctl."""
         if self._opened is None:
             from fsspec.core import url_to_fs
 
@@ -239,8 +239,8 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def wired(port: int) -> Iterator[Line]:
-    line = Line(port)
+def wired(port: int) -> Iterator[Proxy]:
+    line = Proxy(port)
     try:
         yield line
     finally:
@@ -261,11 +261,11 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         case "memory":
             yield Site(f"memory://{uuid4().hex}/artifacts", tmp_path)
         case "s3":
-            with s3_site(request.getfixturevalue("s3_port"), tmp_path, monkeypatch) as found:
-                yield found
+            with s3_site(request.getfixturevalue("s3_port"), tmp_path, monkeypatch) as object_site:
+                yield object_site
         case "azure":
-            with azure_site(request.getfixturevalue("azure_port"), tmp_path, monkeypatch) as found:
-                yield found
+            with azure_site(request.getfixturevalue("azure_port"), tmp_path, monkeypatch) as object_site:
+                yield object_site
 
 
 @contextmanager
@@ -295,8 +295,8 @@ def azure_site(port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     container = uuid4().hex
     with wired(port) as line:
         endpoint = f"http://127.0.0.1:{line.port}/{AZURITE_ACCOUNT}"
-        given = f"AccountName={AZURITE_ACCOUNT};AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
-        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"DefaultEndpointsProtocol=http;{given}")
+        account = f"AccountName={AZURITE_ACCOUNT};AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"DefaultEndpointsProtocol=http;{account}")
         site = Site(f"az://{container}/artifacts", folder, line)
         fs, _ = site.file_system()
         fs.mkdir(container)

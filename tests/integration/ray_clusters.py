@@ -1,4 +1,4 @@
-"""A real Ray cluster on loopback: a head that runs nothing and raylets as nodes, each with a data folder of its own."""
+"""A real Ray cluster on loopback: a head that runs nothing, and raylets as nodes with separate data folders."""
 
 import os
 import signal
@@ -9,17 +9,17 @@ from pathlib import Path
 import psutil
 
 from jobs.task import GIB, Device, Node
-from orchestrator.cluster import ray_commands, ray_start, ray_token, reaper
-from orchestrator.cluster.head_ray import HeadRay
+from orchestrator.ray_cluster import ray_commands, ray_start, ray_token, reaper
+from orchestrator.ray_cluster.head_ray import HeadRay
 from tests.command_lines import command_line
 from tests.integration.attempts import until
-from workers.ports import free_port
+from workers.agent.ports import free_port
 
 CPUS = 4
 
 
 class Cluster:
-    """Its processes, by name."""
+    """The processes of a cluster, by name."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -36,7 +36,7 @@ class Cluster:
         return self.data / "nodes" / name
 
     def start(self) -> None:
-        """Start the head's part, or start it again with what it knew."""
+        """Start the head, or restart it with its state."""
         (self.data / "logs").mkdir(exist_ok=True)
         self._head.ensure()
 
@@ -64,7 +64,7 @@ class Cluster:
         reaper.end_processes(str(self._folders.pop(name)), os.getpid())
 
     def wipe(self) -> None:
-        """Have Ray forget all that it knew."""
+        """Wipe Ray's state."""
         reaper.end_processes(str(ray_commands.short_folder(self.data, "head")), os.getpid())
         state = self.data / "ray" / "state"
         state.rename(state.with_name(f"state-{len(list(state.parent.iterdir()))}"))
@@ -79,14 +79,14 @@ class Cluster:
 
     def _process(self, folder: Path, title: str) -> psutil.Process:
         """The one with this title, once there is no other: a child that was just forked still has its parent's."""
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
 
         def is_one() -> bool:
-            found[:] = _titled(folder, title)
-            return len(found) == 1
+            processes[:] = _titled(folder, title)
+            return len(processes) == 1
 
         until(is_one, f"one {title} is there")
-        return found[0]
+        return processes[0]
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def running_cluster(data: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def stopped(process: psutil.Process) -> Iterator[None]:
-    """While it lasts a process does not run."""
+    """Stop a process while the context lasts."""
     process.send_signal(signal.SIGSTOP)
     until(lambda: process.status() == psutil.STATUS_STOPPED, "the process is stopped")
     try:
@@ -112,12 +112,12 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 
 def _titled(folder: Path, title: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for pid in reaper.processes(str(folder)):
         with suppress(psutil.NoSuchProcess):
             if title in _title(process := psutil.Process(pid)):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _title(process: psutil.Process) -> str:

@@ -1,4 +1,4 @@
-"""Stage programs run in this process, which has imported torch and transformers: processes take seconds for that."""
+"""Running stage programs in this process, which has imported torch and transformers already: that takes seconds."""
 
 import sys
 import warnings
@@ -9,16 +9,16 @@ from unittest.mock import patch
 
 import pytest
 
-from workers.llm.program import run
+from workers.llm.command_line import run
 
-#: Vectors half as wide as a large processor's: the compiler takes two thirds as long. It can't do so with 8-bit floats.
+#: Narrow vectors, with which the compiler takes two thirds of the time. It does not support 8-bit floats with them.
 NARROW = "--iree-llvmcpu-target-vector-width-in-bytes=32"
 
 
 def run_here(main: Callable[[], None], folder: Path, *flags: str | Path) -> None:
-    """Run a program's `main` as its process would, in `folder`; what it refuses fails the test, and is told."""
+    """Run a program's `main` in `folder` as its own process would; the test fails unless it exits with 0."""
     argv = [main.__module__, *map(str, flags)]
     with chdir(folder), patch.object(sys, "argv", argv), warnings.catch_warnings():
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             run(main)
-        assert ended.value.code == 0, argv
+        assert exit_info.value.code == 0, argv

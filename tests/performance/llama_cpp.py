@@ -1,7 +1,7 @@
 """`python llama_cpp.py MODEL FOLDER KIND...`: a llama in Hugging Face layout as llama.cpp quantizes it, to GGUF.
 
-Runs under gguf, safetensors and cyllama, whose wheel has llama.cpp's own quantizer: no other package that is only to be
-installed has one. KIND is as llama-quantize has it: Q8_0, Q4_K_M.
+Runs under gguf, safetensors and cyllama: its wheel has llama.cpp's own quantizer, which no other package has that only
+needs to be installed. KIND is one of llama-quantize: Q8_0, Q4_K_M.
 """
 
 import json

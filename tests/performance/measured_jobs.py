@@ -1,4 +1,4 @@
-"""Jobs of the shipped model that are submitted and waited for, and what they measured, a line for each variant."""
+"""Run jobs of the shipped model to their end, and print their results, a line for each variant."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ Rows = dict[str, dict[str, float]]
 
 
 def measured(haloctl: Haloctl, metrics: Sequence[str], code: int = 0, **job: Any) -> Rows:
-    """The medians of each variant of a job that ended so."""
+    """Return the medians of each variant of a job that ended with this exit code."""
     path = haloctl.job(model="tiny-llama", workload=WORKLOAD, **job)
     running = haloctl.start("submit", path, "--wait")
     assert running.process.wait(JOB_S) == code, running.err
     rows: Rows = {}
-    for found in haloctl.json("results"):
-        if found["metric"] in metrics:
-            rows.setdefault(found["variant"], {})[found["metric"]] = found["median"]
+    for row in haloctl.json("results"):
+        if row["metric"] in metrics:
+            rows.setdefault(row["variant"], {})[row["metric"]] = row["median"]
     return dict(sorted(rows.items()))
 
 
@@ -28,5 +28,5 @@ def show(rows: Mapping[str, Mapping[str, float]], metrics: Sequence[str]) -> Non
     """One line for each variant."""
     width = max(map(len, rows), default=0) + 2
     print(f"\n{'variant':{width}}" + "".join(f"{metric:>28}" for metric in metrics))
-    for variant, found in rows.items():
-        print(f"{variant:{width}}" + "".join(f"{found.get(metric, float('nan')):>28.4g}" for metric in metrics))
+    for variant, medians in rows.items():
+        print(f"{variant:{width}}" + "".join(f"{medians.get(metric, float('nan')):>28.4g}" for metric in metrics))

@@ -51,7 +51,7 @@ def known_here_and_below() -> Iterator[None]:
 
 
 def plan_of(count: int, *argv: str, needs: Resources = NOTHING) -> Plan:
-    """So many tasks that run `argv` and have nothing to do with each other."""
+    """Return a job of this many independent tasks that run `argv`."""
     variants = [
         Variant(f"noop-{number:05}", "cpu", precision=Precision.F32, attention=Attention.SDPA, tp=1)
         for number in range(count)

@@ -1,6 +1,6 @@
-"""Others that run many small tasks: each as a program that prints how many no-op tasks a second it brings through.
+"""Peers that run many small tasks, each as a program that prints its rate of no-op tasks per second.
 
-They are installed from PyPI into an environment of their own, in the folder that is given.
+They are installed from PyPI into a separate environment in the given folder.
 """
 
 import subprocess
@@ -96,7 +96,7 @@ PEERS = (
 
 
 class Peers:
-    """An environment with those of them that can be had."""
+    """An environment with those packages that could be installed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -108,7 +108,7 @@ class Peers:
             self._install(package)
 
     def rate(self, peer: Peer, count: int, at_once: int) -> float:
-        """Tasks per second of one run, in a folder of its own."""
+        """Return the tasks per second of one run, in a separate folder."""
         self._runs += 1
         folder = self._folder / f"run-{self._runs}"
         (folder / "done").mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""A cluster in which time is a number: the real `decide` over many nodes, whose attempts end, fail and are lost.
+"""A cluster with simulated time: the real `decide` over many nodes; attempts end, fail and are lost.
 
-Every start is checked against what is free, so a device that is given away twice ends the simulation.
+Every start is checked against the free resources, so a device that is allocated twice ends the simulation.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from math import exp, log
 from db.store import OpenTask, RunningAttempt, Snapshot
 from jobs.state import TaskState
 from jobs.task import GIB, Device, Node, Resources
-from orchestrator.scheduler import Action, Start, Wait, decide
+from orchestrator.scheduler.decision import Action, Start, Wait, decide
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 GPU = "mi300x"
@@ -40,7 +40,7 @@ KINDS = (
     Kind("TP4", 0.10, Resources(8, 96 * GIB, 4, GPU), 240, 1.0),
     Kind("TP8", 0.20, Resources(16, 200 * GIB, 8, GPU), 240, 0.8),
     Kind("2 nodes x 8", 0.05, Resources(16, 200 * GIB, 8, GPU, nodes=2), 300, 0.8),
-    Kind("quiet TP1", 0.02, Resources(4, 24 * GIB, 1, GPU, is_quiet=True), 60, 0.5),
+    Kind("quiet TP1", 0.02, Resources(4, 24 * GIB, 1, GPU, is_exclusive=True), 60, 0.5),
     Kind("compile", 0.08, Resources(16, 300 * GIB), 300, 1.2),
 )
 
@@ -49,13 +49,13 @@ FLOOD = (
     Kind("TP1", 0.97, Resources(4, 24 * GIB, 1, GPU), 300, 0.7),
     Kind("TP8", 0.015, Resources(16, 200 * GIB, 8, GPU), 300, 0.7),
     Kind("2 nodes x 8", 0.01, Resources(16, 200 * GIB, 8, GPU, nodes=2), 300, 0.7),
-    Kind("quiet TP1", 0.005, Resources(4, 24 * GIB, 1, GPU, is_quiet=True), 60, 0.5),
+    Kind("quiet TP1", 0.005, Resources(4, 24 * GIB, 1, GPU, is_exclusive=True), 60, 0.5),
 )
 
 
 @dataclass(frozen=True)
 class World:
-    """What is simulated."""
+    """The cluster and the load that are simulated."""
 
     nodes: int
     tasks: int
@@ -70,7 +70,7 @@ class World:
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The results of a simulation."""
 
     simulated_s: float = 0.0
     decisions: int = 0
@@ -83,7 +83,7 @@ class Report:
 
     @property
     def utilisation(self) -> float:
-        """Against the packing bound."""
+        """Return the share of the packing bound that was used."""
         return self.busy_s / self.could_be_busy_s
 
     def lines(self) -> Iterator[str]:
@@ -91,10 +91,10 @@ class Report:
         yield f"{self.ended} tasks in {self.simulated_s / 3600:.1f} h, {self.lost_attempts} attempts lost with a node"
         yield f"utilisation: {self.utilisation:.3f} of the packing bound"
         for kind, waits_s in self.waits_s.items():
-            found = sorted(waits_s)
-            middle, late = found[len(found) // 2], found[int(len(found) * 0.99)]
+            ordered = sorted(waits_s)
+            middle, late = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
             yield (
-                f"  {kind:<12} waited {middle:5.0f} s (p50) {late:6.0f} s (p99) {found[-1]:6.0f} s (longest); "
+                f"  {kind:<12} waited {middle:5.0f} s (p50) {late:6.0f} s (p99) {ordered[-1]:6.0f} s (longest); "
                 f"first in turn for {self.first_s.get(kind, 0):5.0f} s at most"
             )
 
@@ -145,13 +145,13 @@ class Simulation:
             for kind, duration_s in zip(kinds, durations_s, strict=True)
         )
         last_s = work_s / (world.nodes * 8) / world.load
-        found = []
+        arrivals = []
         for number, (kind, duration_s) in enumerate(zip(kinds, durations_s, strict=True)):
             at_s = last_s * number / world.tasks
             task = self._task(number, kind, at_s)
             self._kinds[task.id], self._durations_s[task.id] = kind.name, duration_s
-            found.append((at_s, task))
-        return found[::-1]
+            arrivals.append((at_s, task))
+        return arrivals[::-1]
 
     def _task(self, number: int, kind: Kind, at_s: float) -> OpenTask:
         """One of five in its job, expected to take what its like took, more or less; of one in ten nothing is known."""
@@ -159,7 +159,7 @@ class Simulation:
         expected_s = None if chance.random() < 0.1 else kind.median_s * exp(chance.gauss(0, log(2)))
         return OpenTask(
             id=f"{job}-{number % 5 + 1:02}", job=job, stage="benchmark", subject=kind.name, state=TaskState.QUEUED,
-            epoch=0, needed=(), settings={}, resources=kind.need, waits_for=None, is_stuck=False,
+            epoch=0, needed=(), settings={}, resources=kind.need, waits_for=None, is_unschedulable=False,
             submitted_at=BEGIN + timedelta(seconds=at_s), submitted_by=f"user{number // 5 % self._world.users}",
             timeout_s=TIMEOUT_S, reuse=True, expected_s=expected_s,
         )  # fmt: skip
@@ -195,7 +195,9 @@ class Simulation:
         broken = [name for name in self._nodes if name not in self._away and self._random.random() < risk]
         for name in broken:
             self._away[name] = now_s + NODE_IS_AWAY_S
-            for attempt in [key for key, (_, one) in self._running.items() if name in {p.node for p in one.places}]:
+            for attempt in [
+                key for key, (_, running) in self._running.items() if name in {p.node for p in running.places}
+            ]:
                 task = self._leave(attempt)
                 self._queued[task.id] = replace(task, epoch=task.epoch + 1, avoids=(*task.avoids, name))
                 self._queued_at_s[task.id] = now_s
@@ -204,7 +206,9 @@ class Simulation:
 
     def _act(self, now_s: float) -> None:
         tasks = sorted(self._queued.values(), key=lambda task: (task.submitted_at, task.id))
-        snapshot = Snapshot(tuple(tasks), tuple(one for _, one in self._running.values()), usage=dict(self._usage))
+        snapshot = Snapshot(
+            tuple(tasks), tuple(running for _, running in self._running.values()), usage=dict(self._usage)
+        )
         up = [node for name, node in self._nodes.items() if name not in self._away]
         self.report.decisions += 1
         for action in self._decide(snapshot, up, {}, BEGIN + timedelta(seconds=now_s)):
@@ -212,7 +216,7 @@ class Simulation:
                 self._start(action, now_s)
             elif isinstance(action, Wait):
                 task = action.task
-                self._queued[task.id] = replace(task, waits_for=action.reason, is_stuck=action.is_stuck)
+                self._queued[task.id] = replace(task, waits_for=action.reason, is_unschedulable=action.is_unschedulable)
 
     def _start(self, start: Start, now_s: float) -> None:
         task, need = start.task, start.task.resources
@@ -255,7 +259,7 @@ class Simulation:
 
 
 class _Free:
-    """What is free of a node, kept apart from the scheduler's own books."""
+    """The free resources of a node, accounted for separately from the scheduler."""
 
     def __init__(self, node: Node) -> None:
         self.cpus, self.memory_bytes, self.devices = node.cpus, node.memory_bytes, set(node.devices)
@@ -277,7 +281,7 @@ class _Free:
         self.cpus -= sign * need.cpus
         self.memory_bytes -= sign * need.memory_bytes
         self.running += sign
-        self.quiet += sign * need.is_quiet
+        self.quiet += sign * need.is_exclusive
 
 
 def _node(name: str) -> Node:

@@ -51,7 +51,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def settle() -> None:
-    """Nothing that was written before is still being written."""
+    """Wait until earlier writes are on disk."""
     os.sync()
 
 
@@ -64,11 +64,11 @@ def timed(*commands: list[str]) -> float:
 
 
 def done(*arguments: object) -> tuple[str, float, int]:
-    """What a process of its own answers: the sha256, its seconds and its memory."""
+    """Run the measurement in a separate process; returns the sha256, its seconds and its memory."""
     settle()
     argv = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
-    said = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
-    return said[0], float(said[1]), int(said[2])
+    words = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    return words[0], float(words[1]), int(words[2])
 
 
 @pytest.mark.parametrize(("scheme", "links"), [("", "links"), ("", "copies"), ("local://", "copies")])

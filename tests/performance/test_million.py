@@ -52,14 +52,14 @@ def haloctl(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if request.param == "sqlite":
             url = f"sqlite:///{folder}/haloctl.db"
             _fill(url)
-            with opened(folder, temporary, HALOCTL_DATABASE_URL=url) as found:
-                yield found
+            with opened(folder, temporary, HALOCTL_DATABASE_URL=url) as cli:
+                yield cli
         else:
             server: PostgresServer = request.getfixturevalue("postgres")
             with server.new_database() as url:
                 _fill(url)
-                with opened(folder, temporary, HALOCTL_DATABASE_URL=url) as found:
-                    yield found
+                with opened(folder, temporary, HALOCTL_DATABASE_URL=url) as cli:
+                    yield cli
 
 
 def _fill(url: str) -> None:
@@ -80,7 +80,7 @@ def test_questions(haloctl: Haloctl) -> None:
 
 @dataclass(frozen=True)
 class Took:
-    """What whole processes took, from their start to their end."""
+    """The cost of whole processes, from start to end."""
 
     wall_s: Sequence[float]
     cpu_s: Sequence[float]  #: of their own: a server's is not among it
@@ -101,7 +101,7 @@ def _compiled(haloctl: Haloctl) -> dict[str, str]:
 
 
 def _timed(command: list[str], environment: dict[str, str]) -> Took:
-    """The first time compiles, and does not count."""
+    """Warm up: the first run compiles modules, and does not count."""
     _, *took = [_once(command, environment) for _ in range(1 + ROUNDS)]
     return Took([wall_s for wall_s, _ in took], [cpu_s for _, cpu_s in took])
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from jobs.models import SHIPPED
-from jobs.quantizers import MAKERS
-from jobs.variants import Precision, Quantizer
+from jobs.quantizers import QUANTIZERS
+from jobs.variants import Precision
 from tests.acceptance.haloctl import Haloctl, opened, short_folder
 from workers.toolchains import uv
 
@@ -36,53 +36,55 @@ LLAMA_CPP_PACKAGES = ("cyllama==0.2.18", "gguf==0.18.0", "safetensors")
 
 @dataclass(frozen=True)
 class Case:
-    """One job: a maker with options, in some of the precisions that it makes."""
+    """One job: a quantizer with options, in some of the precisions that it makes."""
 
-    maker: Quantizer
+    quantizer: str
     precisions: Sequence[Precision]
     options: dict[str, Any] = field(default_factory=dict)
     exporters: Sequence[str] = ("haloctl",)
 
     def __str__(self) -> str:
-        return "-".join([self.maker, *(f"{key}={value}" for key, value in self.options.items()), *self.exporters[1:]])
+        return "-".join(
+            [self.quantizer, *(f"{key}={value}" for key, value in self.options.items()), *self.exporters[1:]]
+        )
 
     @property
     def variants(self) -> dict[str, Any]:
-        """Those of its job."""
+        """The variants of its job."""
         precisions = [precision.value for precision in self.precisions]
-        return {"precision": precisions, "quantizer": self.maker.value, "exporter": list(self.exporters)}
+        return {"precision": precisions, "quantizer": self.quantizer, "exporter": list(self.exporters)}
 
 
-#: makers that need no file of the user's
-MADE = [name for name, maker in MAKERS.items() if not maker.refused and not maker.needed]
+#: quantizers that need no file of the user's
+MADE = [name for name, row in QUANTIZERS.items() if not row.unusable and not row.required]
 CASES = [
-    *(Case(name, sorted(MAKERS[name].offers)) for name in MADE if name != Quantizer.BREVITAS),
-    Case(Quantizer.BREVITAS, (Precision.F32, Precision.F16, FP8, INT8), exporters=("haloctl", "sharktank")),
-    Case(Quantizer.HALOCTL, (INT8, INT4), {"clip": True}),
-    Case(Quantizer.LLM_COMPRESSOR, (FP8, INT8), {"smoothquant": 0.5}),
-    Case(Quantizer.LLM_COMPRESSOR, (INT4,), {"method": "rtn"}),
-    Case(Quantizer.BREVITAS, (FP8, INT8), {"act_equalization": "layerwise"}),
-    Case(Quantizer.BREVITAS, (FP8, INT8), {"gptq": True}),
-    Case(Quantizer.BREVITAS, (FP8, INT8), {"bias_corr": True}),
-    Case(Quantizer.BREVITAS, (INT8,), {"awq": "scale"}),
-    Case(Quantizer.GPTQMODEL, (INT4,), {"method": "awq"}),
-    Case(Quantizer.GGUF, (INT4,), {"file": "Q4_0.gguf"}),
-    Case(Quantizer.GGUF, (INT4,), {"file": "Q4_1.gguf"}),
-    Case(Quantizer.GGUF, (INT4,), {"file": "Q4_K_M.gguf"}),
-    Case(Quantizer.GGUF, (FP8, INT8), {"file": "Q8_0.gguf"}),
+    *(Case(name, sorted(QUANTIZERS[name].schemes)) for name in MADE if name != "brevitas"),
+    Case("brevitas", (Precision.F32, Precision.F16, FP8, INT8), exporters=("haloctl", "sharktank")),
+    Case("haloctl", (INT8, INT4), {"clip": True}),
+    Case("llm-compressor", (FP8, INT8), {"smoothquant": 0.5}),
+    Case("llm-compressor", (INT4,), {"method": "rtn"}),
+    Case("brevitas", (FP8, INT8), {"act_equalization": "layerwise"}),
+    Case("brevitas", (FP8, INT8), {"gptq": True}),
+    Case("brevitas", (FP8, INT8), {"bias_corr": True}),
+    Case("brevitas", (INT8,), {"awq": "scale"}),
+    Case("gptqmodel", (INT4,), {"method": "awq"}),
+    Case("gguf", (INT4,), {"file": "Q4_0.gguf"}),
+    Case("gguf", (INT4,), {"file": "Q4_1.gguf"}),
+    Case("gguf", (INT4,), {"file": "Q4_K_M.gguf"}),
+    Case("gguf", (FP8, INT8), {"file": "Q8_0.gguf"}),
 ]
 
 
 @pytest.fixture(scope="module")
 def haloctl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Haloctl]:
     """One data folder for all: toolchains are built once."""
-    with short_folder() as temporary, opened(tmp_path_factory.mktemp("quantizers"), temporary) as found:
-        make_gguf_files(found.folder)
-        yield found
+    with short_folder() as temporary, opened(tmp_path_factory.mktemp("quantizers"), temporary) as cli:
+        make_gguf_files(cli.folder)
+        yield cli
 
 
 def make_gguf_files(folder: Path) -> None:
-    """Those of the shipped model that the cases name."""
+    """Write the GGUF files of the shipped model that the cases name."""
     kinds = sorted({Path(case.options["file"]).stem for case in CASES if "file" in case.options})
     packages = [f"--with={package}" for package in LLAMA_CPP_PACKAGES]
     program = ["python", str(LLAMA_CPP), str(SHIPPED / "tiny-llama"), str(folder), *kinds]
@@ -94,16 +96,16 @@ def make_gguf_files(folder: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_quantizer_with_its_options(haloctl: Haloctl, case: Case) -> None:
-    options = {"quantize": {"options": {case.maker.value: case.options}}} if case.options else {}
+    options = {"quantize": {"options": {case.quantizer: case.options}}} if case.options else {}
     running = haloctl.start(
         "submit", haloctl.job(name=str(case), variants=case.variants, **COMMON, **options), "--wait"
     )
     assert running.process.wait(JOB_S) == 0, running.err
     rows: dict[str, dict[str, float]] = {}
     (job,) = [job["job"] for job in haloctl.json("list") if job["name"] == str(case)]
-    for found in haloctl.json("results", "--job", job):
-        if found["metric"] in FIGURES:
-            rows.setdefault(found["variant"], {})[found["metric"]] = found["median"]
+    for row in haloctl.json("results", "--job", job):
+        if row["metric"] in FIGURES:
+            rows.setdefault(row["variant"], {})[row["metric"]] = row["median"]
     show(case, rows)
     assert len(rows) == len(case.precisions) * len(case.exporters)
 
@@ -111,12 +113,12 @@ def test_every_quantizer_with_its_options(haloctl: Haloctl, case: Case) -> None:
 def show(case: Case, rows: dict[str, dict[str, float]]) -> None:
     """One line for each variant."""
     options = ", ".join(f"{key}: {value}" for key, value in case.options.items())
-    for variant, found in rows.items():
+    for variant, medians in rows.items():
         what = f"{variant.removeprefix('tiny-llama-').replace('-TP1', '')} {options}"
-        perplexity = f"perplexity {found['perplexity']:.3f} ({found['perplexity_increase_percent']:+.2f}%)"
-        time_s, size = found.get("quantize_s", 0), found["parameter_bytes"]
+        perplexity = f"perplexity {medians['perplexity']:.3f} ({medians['perplexity_increase_percent']:+.2f}%)"
+        time_s, size = medians.get("quantize_s", 0), medians["parameter_bytes"]
         cost = f"quantized in {time_s:5.1f} s  parameters {size / 1e6:.2f} MB"
-        print(f"\n{what:56} {perplexity}  KL {found['kl_mean']:8.2g}  {cost}", end="", flush=True)
+        print(f"\n{what:56} {perplexity}  KL {medians['kl_mean']:8.2g}  {cost}", end="", flush=True)
 
 
 def test_the_toolchains_that_this_took(haloctl: Haloctl) -> None:

@@ -1,4 +1,4 @@
-"""What a look at who is on the GPUs costs, beside many processes. Nothing is asserted; `make bench` prints."""
+"""The cost of polling for foreign GPU processes among many processes. Nothing is asserted; `make bench` prints."""
 
 import statistics
 import subprocess
@@ -11,21 +11,21 @@ import pytest
 
 from jobs.task import Device
 from tests.gpu_drivers import GIB, KernelBooks
-from tests.integration.attempts import attempt
-from workers.strangers import Strangers
+from tests.integration.attempts import make_attempt
+from workers.measurement.foreign_processes import ForeignProcessMonitor
 
 pytestmark = pytest.mark.benchmark
 
-CARDS, OWN, OTHERS, LOOKS = 8, 8, 192, 30
+CARDS, OWN, OTHERS, POLLS = 8, 8, 192, 30
 #: Starts argv[1] processes that live as long as itself, and tells their numbers.
 PARENT = """
 import subprocess, sys
 waits = [sys.executable, "-IS", "-c", "import sys; sys.stdin.read()"]
 children = [subprocess.Popen(waits, stdin=subprocess.PIPE) for _ in range(int(sys.argv[1]))]
-print(*[one.pid for one in children], flush=True)
+print(*[child.pid for child in children], flush=True)
 sys.stdin.read()
-for one in children:
-    one.communicate()
+for child in children:
+    child.communicate()
 """
 
 
@@ -41,22 +41,22 @@ def family(stack: ExitStack, children: int) -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize("held_bytes", [0, 8192, GIB])
 @pytest.mark.parametrize("others", [0, OTHERS])
-def test_what_a_look_at_who_is_on_eight_gpus_costs(others: int, held_bytes: int, tmp_path: Path) -> None:
-    """The books of the kernel lie in a folder; each process of the attempt holds memory of a card of its own."""
-    books = KernelBooks(tmp_path / "sys", CARDS)
+def test_what_a_poll_of_eight_gpus_costs(others: int, held_bytes: int, tmp_path: Path) -> None:
+    """The kernel's files are stand-ins in a folder; each process of the attempt holds memory of a different card."""
+    books = KernelBooks(tmp_path, CARDS)
     devices = tuple(Device("mi300x", card, f"0x{0xA0 + card:016x}") for card in range(CARDS))
     with ExitStack() as stack:
-        (guard, own), (_, strange) = family(stack, OWN), family(stack, others)
+        (supervisor, pids), (_, foreign_pids) = family(stack, OWN), family(stack, others)
         for card in range(CARDS):
-            for place, pid in enumerate(own):
+            for place, pid in enumerate(pids):
                 books.give(card, pid, 100 * GIB if place == card else 0)
-            for pid in strange:
+            for pid in foreign_pids:
                 books.give(card, pid, held_bytes)
-        strangers, costs = Strangers(attempt(devices=devices), books.sys), []
-        for look in range(LOOKS):
+        monitor, costs = ForeignProcessMonitor(make_attempt(devices=devices), books.root), []
+        for poll in range(POLLS):
             began_s = time.thread_time()
-            strangers.look(float(look), guard, {})
+            monitor.poll(float(poll), supervisor, {})
             costs.append(time.thread_time() - began_s)
     print(
-        f"\n{OWN} own processes, {others} others that hold {held_bytes}: {statistics.median(costs) * 1e3:.1f} ms a look"
+        f"\n{OWN} own processes, {others} others that hold {held_bytes}: {statistics.median(costs) * 1e3:.1f} ms a poll"
     )

@@ -1,4 +1,4 @@
-"""What a decision costs, and what the decisions are worth. Nothing is asserted of time; `make bench` prints."""
+"""The cost and the quality of decisions. No time is asserted; `make bench` prints."""
 
 import random
 import statistics
@@ -11,7 +11,7 @@ import pytest
 from db.store import OpenTask, RunningAttempt, Snapshot
 from jobs.state import TaskState
 from jobs.task import GIB, Device, Node, Place, Resources
-from orchestrator.scheduler import Wait, decide
+from orchestrator.scheduler.decision import Wait, decide
 from tests.performance.simulation import FLOOD, Simulation, World
 from tests.queued import BEGIN, GPU, task
 
@@ -36,11 +36,11 @@ def test_one_decision_with_ten_thousand_queued_tasks_and_a_thousand_full_nodes()
     snapshot = Snapshot(tasks, attempts, usage={f"user{number}": float(number) for number in range(20)})
     first = decide(snapshot, nodes, {}, BEGIN)
     reasons = {action.task.id: action.reason for action in first if isinstance(action, Wait)}
-    told = replace(snapshot, tasks=tuple(replace(one, waits_for=reasons.get(one.id)) for one in tasks))
+    explained = replace(snapshot, tasks=tuple(replace(task, waits_for=reasons.get(task.id)) for task in tasks))
     bare_s, decision_s = [], []
     for _ in range(15):
-        bare_s.append(_timed(lambda: sorted(tasks, key=lambda one: (one.priority, one.submitted_by, one.id))))
-        decision_s.append(_timed(lambda: decide(told, nodes, {}, BEGIN)))
+        bare_s.append(_timed(lambda: sorted(tasks, key=lambda task: (task.priority, task.submitted_by, task.id))))
+        decision_s.append(_timed(lambda: decide(explained, nodes, {}, BEGIN)))
     decision, bare = statistics.median(decision_s), statistics.median(bare_s)
     print(
         f"\none decision, 10,000 queued tasks, 1,000 nodes, 8,000 attempts: {decision * 1e3:.0f} ms (fastest "

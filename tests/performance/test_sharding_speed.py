@@ -25,7 +25,7 @@ PIECE = os.urandom(64 << 20)
 
 
 def tensors(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of a llama like the 8B with so many layers."""
+    """Return names and shapes of a llama like the 8B, with this many layers."""
     yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
     for layer in range(layers):
         for name, shape in {
@@ -88,7 +88,7 @@ def copy(model: Path, folder: Path) -> float:
 def shard(model: Path, folder: Path) -> dict[str, float]:
     """Export to 8 ranks; the program tells how long the parameters took and its memory at the peak."""
     folder.mkdir()
-    argv = [sys.executable, "-m", "workers.llm.export", f"--model={model}", "--precision=bf16", f"--tp={TP}"]
+    argv = [sys.executable, "-m", "workers.llm.programs.export", f"--model={model}", "--precision=bf16", f"--tp={TP}"]
     argv += ["--batch", "1", "--prompt-tokens", "64", "--cache-length=96"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     subprocess.run(argv, cwd=folder, env=env, check=True, capture_output=True)

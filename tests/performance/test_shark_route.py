@@ -29,8 +29,8 @@ SCALING = {
 
 @pytest.fixture
 def haloctl(tmp_path: Path) -> Iterator[Haloctl]:
-    with short_folder() as temporary, opened(tmp_path, temporary, HALOCTL_CPU_DEVICES="2") as found:
-        yield found
+    with short_folder() as temporary, opened(tmp_path, temporary, HALOCTL_CPU_DEVICES="2") as cli:
+        yield cli
 
 
 def test_both_routes_and_a_pipeline_are_right_and_timed_side_by_side(haloctl: Haloctl) -> None:
@@ -43,7 +43,12 @@ def test_both_routes_and_a_pipeline_are_right_and_timed_side_by_side(haloctl: Ha
     }
     stages = ["export", "compile", "invoke", "numerics", "benchmark"]
     rows = measured(
-        haloctl, SHOWN, name="routes", variants=variants, stages=stages, benchmark={"quiet": False, "repetitions": 9}
+        haloctl,
+        SHOWN,
+        name="routes",
+        variants=variants,
+        stages=stages,
+        benchmark={"exclusive": False, "repetitions": 9},
     )
     show(rows, SHOWN)
     assert list(rows) == [
@@ -52,9 +57,9 @@ def test_both_routes_and_a_pipeline_are_right_and_timed_side_by_side(haloctl: Ha
         "tiny-llama-FP32-paged-TP1-PP2-sharktank",
         "tiny-llama-FP32-paged-TP1-sharktank",
     ]
-    for found in rows.values():
-        assert found["max_logit_diff"] < 1e-3
-        assert set(TIMES) <= set(found)
+    for medians in rows.values():
+        assert medians["max_logit_diff"] < 1e-3
+        assert set(TIMES) <= set(medians)
 
 
 def test_what_sharktank_leaves_out_of_a_scaled_rotary_embedding_is_said_and_measured(haloctl: Haloctl) -> None:
@@ -65,5 +70,5 @@ def test_what_sharktank_leaves_out_of_a_scaled_rotary_embedding_is_said_and_meas
     )
     show(rows, SHOWN)
     assert "sharktank 3.8 leaves out the model's rope scaling (llama3: factor 8" in str(haloctl.json("matrix"))
-    right, left_out = sorted(found["max_logit_diff"] for found in rows.values())
+    right, left_out = sorted(medians["max_logit_diff"] for medians in rows.values())
     assert right < 1e-3 < left_out

@@ -1,6 +1,6 @@
-"""Tasks that do nothing, each a process of its own: how many come through in a second, and how soon one starts.
+"""The throughput of no-op tasks, each a separate process, and the latency of a start.
 
-Against bare Ray and against others that run many small tasks, in the same run; `make bench` prints it.
+Compared with bare Ray and with peers that run many small tasks, in the same run; `make bench` prints it.
 """
 
 import os
@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from db import reports
-from db.engine import open_database
-from db.store import Store
+from db.connection.engine import open_database
+from db.reads import reports
+from db.store import Store, Submission
 from jobs.state import JobState, TaskState
 from orchestrator.context import Context
-from orchestrator.leading.driver import Driver
+from orchestrator.follow.following import embedded, follow
+from orchestrator.interrupts import Interrupts
+from orchestrator.leader.loop import LeaderLoop
 from orchestrator.settings import Settings
-from orchestrator.submitting.following import embedded, follow
-from orchestrator.submitting.interrupts import Interrupts
 from tests.performance.noop_stage import known_here_and_below, plan_of
 from tests.performance.peers import PEERS, Peer, Peers
 from tests.stored_jobs import TINY
@@ -40,8 +40,8 @@ PAUSE_S = 0.05  #: between two submissions: more than one takes
 #: Submits jobs of one task and tells when each was in the database.
 SUBMITTER = """
 import sys, time
-from db.engine import open_database
-from db.store import Store
+from db.connection.engine import open_database
+from db.store import Store, Submission
 from tests.performance.test_throughput import submit
 with open_database(sys.argv[1], create=False) as database:
     for _ in range(int(sys.argv[2])):
@@ -72,30 +72,38 @@ print(count / (time.perf_counter() - begin))
 
 
 def submit(store: Store, count: int, *argv: str) -> str:
-    """A job of so many tasks that run `argv`."""
+    """Return a job of this many tasks that run `argv`."""
     return store.submit(
-        plan_of(count, *argv), name="noop", spec={}, model=TINY, submitted_by="bench", timeout_s=600, reuse=False
+        Submission(
+            plan=plan_of(count, *argv),
+            name="noop",
+            spec={},
+            model=TINY,
+            submitted_by="bench",
+            timeout_s=600,
+            reuse=False,
+        )
     )
 
 
 @contextmanager
-def leading(url: str, folder: Path) -> Iterator[tuple[Context, Driver]]:
-    """A head in this process as `submit --wait` has it, on a Ray that is up."""
+def leading(url: str, folder: Path) -> Iterator[tuple[Context, LeaderLoop]]:
+    """Lead in this process as `submit --wait` does, on a Ray that is up."""
     with open_database(url, create=False) as database:
         context = Context(Settings(folder / "data", url, None, folder / "artifacts"), database)
-        driver = embedded(context)
+        loop = embedded(context)
         try:
-            follow_job(context, driver, AT_ONCE)
-            yield context, driver
+            follow_job(context, loop, AT_ONCE)
+            yield context, loop
         finally:
-            driver.close()
+            loop.close()
 
 
-def follow_job(context: Context, driver: Driver, count: int) -> float:
+def follow_job(context: Context, loop: LeaderLoop, count: int) -> float:
     """Submit, follow to the end; returns tasks per second."""
     begin = time.perf_counter()
     job = submit(context.store, count, "true")
-    state = follow(context, driver, job, Interrupts(), lambda rows: None)
+    state = follow(context, loop, job, Interrupts(), lambda rows: None)
     took_s = time.perf_counter() - begin
     assert state is JobState.SUCCEEDED, reports.tasks(context.database, job)[0]
     return count / took_s
@@ -118,8 +126,8 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, float]:
-    """What was measured so far: tasks per second."""
+def measured_rates() -> dict[str, float]:
+    """The tasks per second of all measurements so far."""
     return {}
 
 
@@ -128,42 +136,45 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Peers:
     return Peers(tmp_path_factory.mktemp("peers"))
 
 
-def tell(found: dict[str, float], name: str, measured: list[float]) -> None:
-    """Print a median, and how our own compare with it."""
-    rate = found[name] = statistics.median(measured)
-    ours = {key: value for key, value in found.items() if key.startswith("haloctl") and key != name}
+def tell(measured_rates: dict[str, float], name: str, measured: list[float]) -> None:
+    """Print a median, and the ratios of haloctl's rates to it."""
+    rate = measured_rates[name] = statistics.median(measured)
+    ours = {key: value for key, value in measured_rates.items() if key.startswith("haloctl") and key != name}
     ratios = ", ".join(f"{key} {value / rate:.2f} x" for key, value in ours.items())
-    print(f"\n{name}: {rate:.0f} tasks/s (of {', '.join(f'{one:.0f}' for one in measured)})  {ratios}", end="")
+    print(
+        f"\n{name}: {rate:.0f} tasks/s (of {', '.join(f'{rate_per_s:.0f}' for rate_per_s in measured)})  {ratios}",
+        end="",
+    )
 
 
-def test_tasks_of_haloctl(devices: None, database_url: str, tmp_path: Path, found: dict[str, float]) -> None:
-    with leading(database_url, tmp_path) as (context, driver):
-        tell(found, f"haloctl on {kind_of(database_url)}", rates(lambda: follow_job(context, driver, TASKS)))
+def test_tasks_of_haloctl(devices: None, database_url: str, tmp_path: Path, measured_rates: dict[str, float]) -> None:
+    with leading(database_url, tmp_path) as (context, loop):
+        tell(measured_rates, f"haloctl on {kind_of(database_url)}", rates(lambda: follow_job(context, loop, TASKS)))
 
 
 @pytest.mark.parametrize("kind", ["process", "function"])
-def test_tasks_of_bare_ray(kind: str, found: dict[str, float]) -> None:
-    tell(found, f"bare Ray, a {kind} for each task", rates(lambda: bare_ray(TASKS, kind)))
+def test_tasks_of_bare_ray(kind: str, measured_rates: dict[str, float]) -> None:
+    tell(measured_rates, f"bare Ray, a {kind} for each task", rates(lambda: bare_ray(TASKS, kind)))
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_tasks_of_others(peer: Peer, peers: Peers, found: dict[str, float]) -> None:
+def test_tasks_of_others(peer: Peer, peers: Peers, measured_rates: dict[str, float]) -> None:
     if peer.package in peers.missing:
         pytest.skip(f"{peer.package}: {peers.missing[peer.package]}")
-    tell(found, peer.name, rates(lambda: peers.rate(peer, TASKS, AT_ONCE)))
+    tell(measured_rates, peer.name, rates(lambda: peers.rate(peer, TASKS, AT_ONCE)))
 
 
 def test_from_the_insert_to_the_process(devices: None, database_url: str, tmp_path: Path) -> None:
-    with leading(database_url, tmp_path) as (context, driver):
+    with leading(database_url, tmp_path) as (context, loop):
         argv = [sys.executable, "-c", SUBMITTER, database_url, str(SAMPLES), str(PAUSE_S)]
         with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as submitter:
             while submitter.poll() is None:
-                if not driver.step():
-                    driver.wait(PAUSE_S)
+                if not loop.step():
+                    loop.wait(PAUSE_S)
             assert submitter.stdout
             inserted = {job: float(at) for job, at in map(str.split, submitter.stdout)}
         last = list(inserted)[-1]
-        follow(context, driver, last, Interrupts(), lambda rows: None)
+        follow(context, loop, last, Interrupts(), lambda rows: None)
         tasks = [task for job in inserted for task in reports.tasks(context.database, job)]
     assert {task.state for task in tasks} == {TaskState.SUCCEEDED}
     waits_ms = sorted((started(tmp_path / "data", task.id) - inserted[task.job]) * 1e3 for task in tasks)

@@ -1,4 +1,4 @@
-"""How properties are looked for: however long one example takes, for the machine may be busy."""
+"""Hypothesis without a deadline for single examples, since the machine may be busy."""
 
 from hypothesis import settings
 

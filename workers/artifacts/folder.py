@@ -1,4 +1,4 @@
-"""A store in a folder: `sha256/<first two digits>/<sha256>`; placed by hard links where the file system allows it."""
+"""A store in a folder: `sha256/<first two digits>/<sha256>`; files are placed as hard links where possible."""
 
 import fcntl
 import os
@@ -11,20 +11,20 @@ from uuid import uuid4
 from jobs.errors import DISK_FULL_ERRNOS, ArtifactLost, StorageUnusable
 from jobs.task import Artifact
 from workers.artifacts import downloads
-from workers.artifacts.shelf import READ_ONLY, SHA256, Note, Soundness, Stored, expect_sha256
-from workers.artifacts.stamps import Stamps
-from workers.artifacts.streams import BLOCK_BYTES, blocks_of, linked
+from workers.artifacts.backend import READ_ONLY, SHA256, Marker, Soundness, Stored, expect_sha256
+from workers.artifacts.streams import BLOCK_BYTES, read_blocks, try_hard_link
+from workers.artifacts.verification_cache import VerificationCache
 
 FILES, PARTS, ASIDE = "sha256", "incoming", "damaged"
 
 
-class Folder:
-    """Implements `shelf.Shelf`; safe for any number of writers on any number of machines."""
+class FolderBackend:
+    """A `Backend` in a folder, safe for any number of writers on any number of machines."""
 
-    def __init__(self, root: Path, stamps: Stamps) -> None:
-        """Raises StorageUnusable where it can't be made or written."""
+    def __init__(self, root: Path, verified: VerificationCache) -> None:
+        """Create the folder if necessary; raises StorageUnusable where it can't be made or written."""
         self.root = root.absolute()
-        self._stamps = stamps
+        self._verified = verified
         try:
             (self.root / FILES).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -34,33 +34,33 @@ class Folder:
 
     @property
     def where(self) -> str:
-        """Its path."""
+        """The folder's path."""
         return str(self.root)
 
     def path(self, sha256: str) -> Path:
-        """Where a file with this digest lies, whether it is there or not."""
+        """Return the path of a file with this digest, whether it exists or not."""
         return self.root / FILES / expect_sha256(sha256)[:2] / sha256
 
     def address(self, sha256: str) -> str:
-        """Its path."""
+        """Return the file's path."""
         return str(self.path(sha256))
 
     def missing(self, artifacts: Iterable[Artifact]) -> set[Artifact]:
-        """Those without a file of the right size."""
-        found = {artifact for artifact in artifacts if not self._has(artifact)}
-        if found:
+        """Return the artifacts that have no file of the right size."""
+        missing = {artifact for artifact in artifacts if not self._has(artifact)}
+        if missing:
             self._expect_root()
-        return found
+        return missing
 
     def publish(self, file: Path, artifact: Artifact, *, may_link: bool) -> None:
-        """Link it, in the place of what may be there; where that can't be copy it, unless what is there is sound."""
+        """Link the file, replacing what is there; where no link can be made copy it, unless what is there is sound."""
         destination = self.path(artifact.sha256)
         self._expect_root()
         destination.parent.mkdir(exist_ok=True)
         part = self._part()
         try:
-            if may_link and linked(file, part):
-                self._stamps.note(artifact.sha256, part.stat())
+            if may_link and try_hard_link(file, part):
+                self._verified.record(artifact.sha256, part.stat())
             else:
                 if self._has(artifact) and self.check(artifact) is Soundness.SOUND:
                     return
@@ -71,8 +71,8 @@ class Folder:
             part.unlink(missing_ok=True)
 
     def check(self, artifact: Artifact) -> Soundness:
-        """Read all of it."""
-        self._stamps.forget(artifact.sha256)
+        """Read all of the file."""
+        self._verified.forget(artifact.sha256)
         try:
             self.local(artifact)
         except ArtifactLost as lost:
@@ -80,81 +80,81 @@ class Folder:
         return Soundness.SOUND
 
     def local(self, artifact: Artifact) -> Path:
-        """The file in the store."""
+        """Return the file in the store."""
         source = self.path(artifact.sha256)
         try:
-            found = source.stat()
+            stat = source.stat()
         except FileNotFoundError:
             self._expect_root()
             raise self._lost(artifact, Soundness.MISSING) from None
-        if not self._stamps.is_sound(source, artifact, found):
-            raise self._lost(artifact, f"damaged: what was there lies in {self._set_aside(source, found)}")
+        if not self._verified.is_sound(source, artifact, stat):
+            raise self._lost(artifact, f"damaged: what was there lies in {self._set_aside(source, stat)}")
         return source
 
     def place(self, artifact: Artifact, destination: Path) -> None:
-        """A hard link, on another file system a symbolic one."""
+        """Make a hard link, on another file system a symbolic one."""
         source = self.local(artifact)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        if not linked(source, destination):
+        if not try_hard_link(source, destination):
             destination.symlink_to(source)
 
     def get(self, artifact: Artifact, destination: Path) -> None:
-        """A copy of its own."""
+        """Copy the file."""
         source = self.path(artifact.sha256)
         if self.missing([artifact]):
             raise self._lost(artifact, Soundness.MISSING)
-        found = source.stat()
-        if not downloads.fetched(artifact, destination, lambda start: blocks_of(source, start)):
-            raise self._lost(artifact, f"damaged: what was there lies in {self._set_aside(source, found)}")
+        stat = source.stat()
+        if not downloads.download(artifact, destination, lambda start: read_blocks(source, start)):
+            raise self._lost(artifact, f"damaged: what was there lies in {self._set_aside(source, stat)}")
 
     def stored(self) -> Iterator[Stored]:
-        """Found by walking the folder."""
+        """Walk the folder."""
         self._expect_root()
         for file in (self.root / FILES).glob("*/*"):
             with suppress(FileNotFoundError):
-                found = file.stat()
+                stat = file.stat()
                 if SHA256.fullmatch(file.name):
-                    yield Stored(file.name, found.st_size, _moment(found.st_mtime))
+                    yield Stored(file.name, stat.st_size, _utc(stat.st_mtime))
 
     def delete(self, sha256: str) -> None:
-        """What is placed somewhere lives on there."""
+        """Remove the file; where it was placed by a hard link it stays."""
         self.path(sha256).unlink(missing_ok=True)
 
     def links(self, artifact: Artifact) -> tuple[str, ...]:
-        """Its path."""
+        """Return the file's path."""
         if self.missing([artifact]):
             raise self._lost(artifact, Soundness.MISSING)
         return (str(self.path(artifact.sha256)),)
 
-    def note(self, what: Note, sha256: str) -> None:
-        """An empty file, whose time is the note's."""
+    def set_marker(self, marker: Marker, sha256: str) -> None:
+        """Touch an empty file, whose time is the marker's."""
         self._expect_root()
-        file = self._note(what, sha256)
+        file = self._marker_path(marker, sha256)
         file.parent.mkdir(exist_ok=True)
         file.touch()
 
-    def noted(self, what: Note, sha256: str) -> datetime | None:
-        """The time of that file."""
+    def marker_time(self, marker: Marker, sha256: str) -> datetime | None:
+        """Return the time of the marker's file."""
         with suppress(FileNotFoundError):
-            return _moment(self._note(what, sha256).stat().st_mtime)
+            return _utc(self._marker_path(marker, sha256).stat().st_mtime)
         return None
 
-    def notes(self, what: Note) -> dict[str, datetime]:
-        """The times of all such files."""
-        return {sha256: _moment(at) for sha256, at in _times_in(self.root / what)}
+    def marker_times(self, marker: Marker) -> dict[str, datetime]:
+        """Return the times of all files of the marker."""
+        return {sha256: _utc(mtime) for sha256, mtime in _mtimes_in(self.root / marker)}
 
-    def unnote(self, what: Note, sha256: str) -> None:
-        """Remove that file."""
-        self._note(what, sha256).unlink(missing_ok=True)
+    def clear_marker(self, marker: Marker, sha256: str) -> None:
+        """Remove the marker's file."""
+        self._marker_path(marker, sha256).unlink(missing_ok=True)
 
     def sweep(self, before: datetime, *, is_dry: bool) -> int:
-        """Copies into the store that ended in the middle."""
+        """Remove unfinished copies into the store, and old markers."""
         freed_bytes = 0
-        for file in (*self.root.glob(".*.part"), *(self.root / PARTS).glob("*"), *(self.root / Note.USED).glob("*")):
+        for file in (*self.root.glob(".*.part"), *(self.root / PARTS).glob("*"), *(self.root / Marker.USED).glob("*")):
             with suppress(FileNotFoundError):
-                found = file.stat()
-                if _moment(found.st_mtime) < before:
-                    freed_bytes += found.st_size
+                stat = file.stat()
+                if _utc(stat.st_mtime) < before:
+                    freed_bytes += stat.st_size
                     if not is_dry:
                         file.unlink()
         return freed_bytes
@@ -166,30 +166,30 @@ class Folder:
             return False
 
     def _copy(self, file: Path, artifact: Artifact, destination: Path) -> None:
-        """By way of a file that the next one who publishes the same content goes on with, should this end."""
-        kept = self.root / PARTS / artifact.sha256
-        kept.parent.mkdir(exist_ok=True)
-        with _alone(kept) as mine:
-            if mine is None:
+        """Copy by way of a file that the next publisher of the same content resumes if this one is interrupted."""
+        partial = self.root / PARTS / artifact.sha256
+        partial.parent.mkdir(exist_ok=True)
+        with _try_lock(partial) as is_locked:
+            if not is_locked:
                 _append(file, 0, destination)
                 return
-            _append(file, _agreed_bytes(file, kept), kept)
-            kept.rename(destination)
+            _append(file, _common_bytes(file, partial), partial)
+            partial.rename(destination)
 
     def _part(self) -> Path:
         return self.root / f".{uuid4().hex}.part"
 
-    def _note(self, what: Note, sha256: str) -> Path:
-        return self.root / what / expect_sha256(sha256)
+    def _marker_path(self, marker: Marker, sha256: str) -> Path:
+        return self.root / marker / expect_sha256(sha256)
 
-    def _set_aside(self, source: Path, found: os.stat_result) -> Path:
-        """Move the damaged file out of the way; one that was put in its place meanwhile goes back."""
+    def _set_aside(self, source: Path, stat: os.stat_result) -> Path:
+        """Move the damaged file, which had this `stat`, aside; one that has replaced it meanwhile goes back."""
         aside = self.root / ASIDE / f"{source.name}-{uuid4().hex[:8]}"
-        self._stamps.forget(source.name)
+        self._verified.forget(source.name)
         with suppress(FileNotFoundError):
             aside.parent.mkdir(exist_ok=True)
             source.rename(aside)
-            if not os.path.samestat(aside.stat(), found):
+            if not os.path.samestat(aside.stat(), stat):
                 with suppress(FileExistsError):
                     source.hardlink_to(aside)
         return aside
@@ -198,7 +198,7 @@ class Folder:
         return ArtifactLost(artifact.name, artifact.sha256, self.where, how)
 
     def _expect_root(self) -> None:
-        """A folder that is not mounted is empty: that is no reason to take everything for lost."""
+        """Raise StorageUnusable where the folder is not mounted: being empty then does not mean that files are lost."""
         if not (self.root / FILES).is_dir():
             raise self._unusable("it is gone: mount it, or bring it back")
 
@@ -206,11 +206,11 @@ class Folder:
         return StorageUnusable(f"artifact store {self.root}", reason)
 
 
-def _moment(seconds: float) -> datetime:
+def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _times_in(folder: Path) -> Iterator[tuple[str, float]]:
+def _mtimes_in(folder: Path) -> Iterator[tuple[str, float]]:
     with suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             with suppress(FileNotFoundError):
@@ -218,32 +218,36 @@ def _times_in(folder: Path) -> Iterator[tuple[str, float]]:
 
 
 @contextmanager
-def _alone(kept: Path) -> Iterator[int | None]:
-    """The file open and locked; None where somebody else writes it, or locks do not work."""
-    file = os.open(kept, os.O_RDWR | os.O_CREAT, 0o644)
+def _try_lock(partial: Path) -> Iterator[bool]:
+    """A context that has a partial copy locked; False where somebody else writes it, or locks do not work.
+
+    By fcntl, not filelock: the copy itself is locked, and is moved into the store while it is; on a file system without
+    locks this must not fall back to a lock of another kind.
+    """
+    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_mine = os.path.samestat(os.fstat(file), kept.stat())
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = os.path.samestat(os.fstat(descriptor), partial.stat())
         except OSError:
-            is_mine = False
-        yield file if is_mine else None
+            is_locked = False
+        yield is_locked
     finally:
-        os.close(file)
+        os.close(descriptor)
 
 
-def _agreed_bytes(file: Path, kept: Path) -> int:
-    """How far what was copied before is what is to be copied."""
-    agreed = 0
-    for have, want in zip(blocks_of(kept), blocks_of(file), strict=False):
-        if have != want[: len(have)]:
+def _common_bytes(file: Path, partial: Path) -> int:
+    """Return for how many bytes a partial copy is the beginning of a file."""
+    common_bytes = 0
+    for copied, content in zip(read_blocks(partial), read_blocks(file), strict=False):
+        if copied != content[: len(copied)]:
             break
-        agreed += len(have)
-    return agreed
+        common_bytes += len(copied)
+    return common_bytes
 
 
 def _append(file: Path, start: int, destination: Path) -> None:
-    """Copy from an offset on; on a full disk nothing is left."""
+    """Copy a file from an offset on; on a full disk the copy is removed."""
     try:
         with destination.open("r+b" if destination.exists() else "wb") as copy, file.open("rb") as content:
             copy.truncate(start)

@@ -1,4 +1,4 @@
-"""The objects of a remote file system below one URL, by name; whatever goes wrong with them is StorageUnusable."""
+"""Objects of a remote file system below one URL, by name; all errors become StorageUnusable."""
 
 import threading
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Any
 
 from jobs.errors import StorageUnusable
 from workers.artifacts import file_systems
-from workers.artifacts.file_systems import OBJECT_STORES, told
+from workers.artifacts.file_systems import OBJECT_STORES, storage_errors
 
 
-class Objects:
-    """It is reached when it is used; threads may share it."""
+class RemoteObjects:
+    """Reads, writes and lists objects below a URL. It connects on first use; threads may share it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -21,102 +21,103 @@ class Objects:
         self._kind = OBJECT_STORES.get(url.partition("://")[0])
 
     def address(self, name: str) -> str:
-        """Its URL."""
+        """Return an object's URL."""
         return f"{self.url}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        """All of a small one; None where there is none."""
+        """Return the content of a small object; None where there is none."""
         fs, path = self._at(name)
-        with suppress(FileNotFoundError), told(self.url):
-            found: bytes = fs.cat_file(path)
-            return found
+        with suppress(FileNotFoundError), storage_errors(self.url):
+            content: bytes = fs.cat_file(path)
+            return content
         return None
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        """A part of one; raises FileNotFoundError."""
+        """Return a range of an object; raises FileNotFoundError."""
         fs, path = self._at(name)
-        with told(self.url):
-            found: bytes = fs.cat_file(path, start=start, end=end)
-            return found
+        with storage_errors(self.url):
+            content: bytes = fs.cat_file(path, start=start, end=end)
+            return content
 
     def write(self, name: str, data: bytes) -> None:
-        """All at once."""
+        """Write a small object."""
         fs, path = self._at(name)
-        with told(self.url), self._in_a_bucket():
+        with storage_errors(self.url), self._existing_bucket():
             self._make_parent(fs, path)
             fs.pipe_file(path, data)
 
     def send(self, file: Path, name: str) -> None:
-        """A file, in a bounded part of the memory."""
+        """Upload a file; the memory that it takes is bounded."""
         fs, path = self._at(name)
-        with told(self.url), self._in_a_bucket():
+        with storage_errors(self.url), self._existing_bucket():
             self._make_parent(fs, path)
             fs.put_file(str(file), path, **(self._kind.upload if self._kind else {}))
 
     def info(self, name: str) -> dict[str, Any] | None:
-        """What is known of one; None where there is none."""
+        """Return what the file system knows of an object; None where there is none."""
         fs, path = self._at(name)
-        with suppress(FileNotFoundError), told(self.url):
+        with suppress(FileNotFoundError), storage_errors(self.url):
             fs.invalidate_cache()
-            found: dict[str, Any] = fs.info(path)
-            return found if found["type"] == "file" else None
+            info: dict[str, Any] = fs.info(path)
+            return info if info["type"] == "file" else None
         return None
 
     def size(self, name: str) -> int | None:
-        """Its bytes; None where there is none."""
+        """Return an object's size in bytes; None where there is none."""
         info = self.info(name)
         return None if info is None else int(info["size"])
 
-    def listed(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All below a name, each with what is known of it."""
+    def list_folder(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the names of all objects below a folder, each with what the file system knows of it."""
         fs, path = self._at(folder)
-        with suppress(FileNotFoundError), told(self.url):
+        with suppress(FileNotFoundError), storage_errors(self.url):
             fs.invalidate_cache()
-            found = fs.find(path, detail=True)
-            for one, info in found.items():
-                yield f"{folder}/{one.rpartition(f'{path}/')[2]}", info
+            for object_path, info in fs.find(path, detail=True).items():
+                yield f"{folder}/{object_path.rpartition(f'{path}/')[2]}", info
 
     def move(self, name: str, to: str) -> None:
-        """Give one another name, if it is there."""
+        """Rename an object, if it exists."""
         fs, path = self._at(name)
         _, new_path = self._at(to)
-        with suppress(FileNotFoundError), told(self.url):
+        with suppress(FileNotFoundError), storage_errors(self.url):
             self._make_parent(fs, new_path)
             fs.cp_file(path, new_path)
             fs.rm_file(path)
 
     def remove(self, name: str) -> None:
-        """Remove one, if it is there."""
+        """Remove an object, if it exists."""
         fs, path = self._at(name)
-        with suppress(FileNotFoundError), told(self.url):
+        with suppress(FileNotFoundError), storage_errors(self.url):
             fs.rm_file(path)
 
     def link(self, name: str, seconds: int) -> str:
-        """A URL that is signed, where it can be."""
+        """Return a URL of an object, signed where the file system can do that."""
         fs, path = self._at(name)
         try:
             return str(fs.sign(path, expiration=seconds))
-        except Exception:  # by what it was opened with it can't; there are as many errors for that as file systems
+        except Exception:  # its credentials can't sign; each file system has its own error for that
             return self.address(name)
 
     @contextmanager
-    def _in_a_bucket(self) -> Iterator[None]:
-        """A context in which what is not found is what all of this should lie in."""
+    def _existing_bucket(self) -> Iterator[None]:
+        """A context in which FileNotFoundError means that the bucket is missing."""
         try:
             yield
         except FileNotFoundError as error:
-            raise StorageUnusable(file_systems.shown(self.url), "there is no such bucket or container") from error
+            raise StorageUnusable(
+                file_systems.store_name(self.url), "there is no such bucket or container: create it"
+            ) from error
 
     def _make_parent(self, fs: Any, path: str) -> None:
-        """Object stores have no folders, and are not asked to make what would be a bucket."""
+        """Create the parent folder, except in object stores, where that would be a bucket."""
         if self._kind is None:
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _at(self, name: str) -> tuple[Any, str]:
-        """The file system and the object's path in it."""
+        """Return the file system and the object's path in it."""
         with self._lock:
             if self._opened is None:
-                fs, root = file_systems.opened(self.url)
+                fs, root = file_systems.open_file_system(self.url)
                 self._opened = fs, root.rstrip("/")
             fs, root = self._opened
             return fs, f"{root}/{name}"

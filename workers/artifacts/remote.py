@@ -13,49 +13,50 @@ from jobs.errors import ArtifactLost, StorageUnusable
 from jobs.task import Artifact
 from workers.artifacts import cache as caching
 from workers.artifacts import downloads, file_systems
-from workers.artifacts.cache import Cache
+from workers.artifacts.backend import SHA256, Marker, Soundness, Stored, expect_sha256
+from workers.artifacts.cache import ArtifactCache
 from workers.artifacts.locations import MARK
-from workers.artifacts.objects import Objects
-from workers.artifacts.parts import Limits, Manifest, Piece, cuts, pieces, read_manifest
-from workers.artifacts.shelf import SHA256, Note, Soundness, Stored, expect_sha256
-from workers.artifacts.stamps import Stamps
-from workers.artifacts.streams import ahead
+from workers.artifacts.objects import RemoteObjects
+from workers.artifacts.parts import ByteRange, Limits, Manifest, byte_ranges, parse_manifest, ranges
+from workers.artifacts.streams import prefetch
+from workers.artifacts.verification_cache import VerificationCache
 
 FILES, PARTS, ASIDE = "sha256", "parts", "damaged"
 MANIFEST_ENDING = ".parts"
-STREAMS = 4  #: requests at a time for one file
-QUESTIONS = 16  #: short requests at a time
-LINK_S = 7 * 24 * 3600  #: the longest that S3 allows
+TRANSFER_THREADS = 4  #: concurrent transfers of one file
+LOOKUP_THREADS = 16  #: concurrent short requests
+LINK_LIFETIME_S = 7 * 24 * 3600  #: the longest that S3 allows
 
 
-class Remote:
-    """Implements `shelf.Shelf`. It is reached when it is used; threads may share it."""
+class RemoteBackend:
+    """A `Backend` on a remote file system. It connects on first use; threads may share it."""
 
-    def __init__(self, url: str, cache: Path | None, stamps: Stamps, limits: Limits) -> None:
-        """`cache` is this node's folder for it; raises BadSetting for a limit of the cache that is no number."""
+    def __init__(self, url: str, cache: Path | None, verified: VerificationCache, limits: Limits) -> None:
+        """`cache` is this node's folder for downloads; raises BadSetting where the cache's limit is not a number."""
         if cache is None:
             raise ValueError(f"{url} needs a folder for its cache")
         self.where = url
-        self.cache = Cache(cache, stamps)
+        self.cache = ArtifactCache(cache, verified)
         self.limits = limits
-        self._objects = Objects(url)
+        self._objects = RemoteObjects(url)
         self._is_marked = False
 
     def address(self, sha256: str) -> str:
-        """Its URL; of a large file its manifest's lies beside."""
+        """Return the URL of a file's object; a large file's manifest lies beside it."""
         return self._objects.address(_file(sha256))
 
     def missing(self, artifacts: Iterable[Artifact]) -> set[Artifact]:
-        """Those without an object of the right size, or without a manifest."""
-        wanted = list(artifacts)
-        with ThreadPoolExecutor(QUESTIONS) as pool:
-            found = {one for one, has in zip(wanted, pool.map(self._has, wanted), strict=True) if not has}
-        if found:
+        """Return the artifacts that have no object of the right size, or no manifest."""
+        artifacts = list(artifacts)
+        with ThreadPoolExecutor(LOOKUP_THREADS) as pool:
+            are_stored = pool.map(self._has, artifacts)
+            missing = {artifact for artifact, is_stored in zip(artifacts, are_stored, strict=True) if not is_stored}
+        if missing:
             self._expect_root()
-        return found
+        return missing
 
     def publish(self, file: Path, artifact: Artifact, *, may_link: bool) -> None:
-        """One object, or parts first and the manifest last; those that are there already are not sent again."""
+        """Upload one object, or first the parts and then the manifest; existing ones are not sent again."""
         self._expect_root()
         if not self._has(artifact):
             if artifact.size_bytes > self.limits.single_bytes:
@@ -66,7 +67,7 @@ class Remote:
             self.cache.adopt(file, artifact)
 
     def check(self, artifact: Artifact) -> Soundness:
-        """Read all of it from there."""
+        """Read all of an artifact's objects."""
         digest = hashlib.sha256()
         try:
             for block in self._blocks(artifact, 0):
@@ -78,22 +79,22 @@ class Remote:
         return Soundness.SOUND
 
     def local(self, artifact: Artifact) -> Path:
-        """The cache's file."""
-        with self.cache.held(artifact, partial(self._fetch, artifact)) as path:
+        """Return the file in the cache."""
+        with self.cache.hold(artifact, partial(self._fetch, artifact)) as path:
             return path
 
     def place(self, artifact: Artifact, destination: Path) -> None:
-        """A hard link to the cache's file, or a copy."""
-        with self.cache.held(artifact, partial(self._fetch, artifact)) as path:
+        """Make a hard link to the file in the cache, or a copy."""
+        with self.cache.hold(artifact, partial(self._fetch, artifact)) as path:
             caching.place(path, destination)
 
     def get(self, artifact: Artifact, destination: Path) -> None:
-        """Straight from there, however large."""
-        if not downloads.fetched(artifact, destination, partial(self._blocks, artifact)):
+        """Download past the cache, however large the file is."""
+        if not downloads.download(artifact, destination, partial(self._blocks, artifact)):
             raise self._damaged(artifact)
 
     def stored(self) -> Iterator[Stored]:
-        """Found by listing; each manifest is read."""
+        """List the objects, and read each manifest."""
         for name, info in self._listed(FILES):
             sha256 = name.rpartition("/")[2].removesuffix(MANIFEST_ENDING)
             if SHA256.fullmatch(sha256):
@@ -101,70 +102,74 @@ class Remote:
                 if name.endswith(MANIFEST_ENDING):
                     manifest = self._manifest(name)
                     size_bytes = manifest.size_bytes if manifest else 0
-                yield Stored(sha256, size_bytes, file_systems.moment(info))
+                yield Stored(sha256, size_bytes, file_systems.modified_at(info))
 
     def delete(self, sha256: str) -> None:
-        """Its object or manifest; parts that no manifest names any more go by `sweep`."""
+        """Remove a file's object or manifest; parts that no manifest names any more are removed by `sweep`."""
         name = _file(sha256)
         self._objects.remove(name)
         self._objects.remove(name + MANIFEST_ENDING)
 
     def links(self, artifact: Artifact) -> tuple[str, ...]:
-        """Signed, where the file system can."""
+        """Return the URLs of an artifact's objects, signed where the file system can do that."""
         if self.missing([artifact]):
             raise self._lost(artifact, Soundness.MISSING)
-        return tuple(self._objects.link(name, LINK_S) for name, _ in self._content(artifact))
+        return tuple(self._objects.link(name, LINK_LIFETIME_S) for name, _ in self._content(artifact))
 
-    def note(self, what: Note, sha256: str) -> None:
-        """An empty object, whose time is the note's."""
-        self._objects.write(f"{what}/{expect_sha256(sha256)}", b"-")
+    def set_marker(self, marker: Marker, sha256: str) -> None:
+        """Write a tiny object, whose time is the marker's."""
+        self._objects.write(f"{marker}/{expect_sha256(sha256)}", b"-")
 
-    def noted(self, what: Note, sha256: str) -> datetime | None:
-        """The time of that object."""
-        info = self._objects.info(f"{what}/{expect_sha256(sha256)}")
-        return file_systems.moment(info) if info else None
+    def marker_time(self, marker: Marker, sha256: str) -> datetime | None:
+        """Return the time of the marker's object."""
+        info = self._objects.info(f"{marker}/{expect_sha256(sha256)}")
+        return file_systems.modified_at(info) if info else None
 
-    def notes(self, what: Note) -> dict[str, datetime]:
-        """The times of all such objects."""
-        return {name.rpartition("/")[2]: file_systems.moment(info) for name, info in self._listed(what)}
+    def marker_times(self, marker: Marker) -> dict[str, datetime]:
+        """Return the times of all objects of the marker."""
+        return {name.rpartition("/")[2]: file_systems.modified_at(info) for name, info in self._listed(marker)}
 
-    def unnote(self, what: Note, sha256: str) -> None:
-        """Remove that object."""
-        self._objects.remove(f"{what}/{expect_sha256(sha256)}")
+    def clear_marker(self, marker: Marker, sha256: str) -> None:
+        """Remove the marker's object."""
+        self._objects.remove(f"{marker}/{expect_sha256(sha256)}")
 
     def sweep(self, before: datetime, *, is_dry: bool) -> int:
-        """Parts that no manifest names. Manifests are read after parts were listed: those of new ones count."""
-        parts = [(name, info["size"]) for name, info in self._listed(PARTS) if file_systems.moment(info) < before]
-        notes = [(name, 0) for name, info in self._listed(Note.USED) if file_systems.moment(info) < before]
+        """Remove parts that no manifest names, and old markers.
+
+        Manifests are read after the parts were listed, so that manifests written meanwhile count.
+        """
+        parts = [(name, info["size"]) for name, info in self._listed(PARTS) if file_systems.modified_at(info) < before]
+        markers = [(name, 0) for name, info in self._listed(Marker.USED) if file_systems.modified_at(info) < before]
         named = {part for manifest in self._manifests() for part in manifest.parts} if parts else set()
         freed_bytes = 0
-        for name, size_bytes in (*(one for one in parts if one[0].rpartition("/")[2] not in named), *notes):
+        for name, size_bytes in (*(part for part in parts if part[0].rpartition("/")[2] not in named), *markers):
             freed_bytes += size_bytes
             if not is_dry:
                 self._objects.remove(name)
         return freed_bytes
 
     def _fetch(self, artifact: Artifact, destination: Path) -> None:
-        if not downloads.brought(artifact, destination, partial(self._blocks, artifact)):
+        if not downloads.download_part(artifact, destination, partial(self._blocks, artifact)):
             raise self._damaged(artifact)
 
     def _publish_parts(self, file: Path, artifact: Artifact) -> None:
-        """Four at a time. What a collector took meanwhile is sent again before the manifest tells of it."""
-        ranges = list(cuts(artifact.size_bytes, self.limits.part_bytes))
-        with ThreadPoolExecutor(STREAMS) as pool:
-            parts = list(ahead(pool, (partial(self._send_part, file, low, high) for low, high in ranges), STREAMS))
-            again = (partial(self._send_part, file, low, high) for low, high in ranges)
-            parts = list(ahead(pool, again, STREAMS)) if not self._have_parts(parts, ranges) else parts
+        """Upload the parts, again those that a collector has removed meanwhile, and then the manifest."""
+        part_ranges = list(ranges(artifact.size_bytes, self.limits.part_bytes))
+        uploads = [partial(self._send_part, file, low, high) for low, high in part_ranges]
+        with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+            parts = list(prefetch(pool, iter(uploads), TRANSFER_THREADS))
+            if not self._have_parts(parts, part_ranges):
+                parts = list(prefetch(pool, iter(uploads), TRANSFER_THREADS))
         manifest = Manifest(artifact.size_bytes, self.limits.part_bytes, tuple(parts))
         self._objects.write(self._name(artifact), manifest.to_json())
 
-    def _have_parts(self, parts: list[str], ranges: list[tuple[int, int]]) -> bool:
-        with ThreadPoolExecutor(QUESTIONS) as pool:
+    def _have_parts(self, parts: list[str], part_ranges: list[tuple[int, int]]) -> bool:
+        with ThreadPoolExecutor(LOOKUP_THREADS) as pool:
             sizes = pool.map(lambda part: self._objects.size(_part(part)), parts)
-            return all(size == high - low for size, (low, high) in zip(sizes, ranges, strict=True))
+            return all(size == high - low for size, (low, high) in zip(sizes, part_ranges, strict=True))
 
     def _send_part(self, file: Path, low: int, high: int) -> str:
-        """Send a range of a file, unless it is there; returns its sha256."""
+        """Upload a range of a file unless it is stored; returns its sha256."""
         with file.open("rb") as content:
             content.seek(low)
             data = content.read(high - low)
@@ -174,21 +179,23 @@ class Remote:
         return sha256
 
     def _blocks(self, artifact: Artifact, start: int) -> Iterator[bytes]:
-        """Its content from an offset on, some requests ahead; raises ArtifactLost."""
-        wanted = pieces(self._content(artifact), start, self.limits.block_bytes)
-        with ThreadPoolExecutor(STREAMS) as pool:
-            yield from ahead(pool, (partial(self._block, artifact, piece) for piece in wanted), STREAMS)
+        """Yield an artifact's content from an offset on, with some requests running ahead; raises ArtifactLost."""
+        requests = byte_ranges(self._content(artifact), start, self.limits.block_bytes)
+        with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+            yield from prefetch(
+                pool, (partial(self._read, artifact, request) for request in requests), TRANSFER_THREADS
+            )
 
-    def _block(self, artifact: Artifact, piece: Piece) -> bytes:
+    def _read(self, artifact: Artifact, request: ByteRange) -> bytes:
         try:
-            return self._objects.read_range(piece.path, piece.start, piece.end)
+            return self._objects.read_range(request.path, request.start, request.end)
         except FileNotFoundError:
             self._expect_root()
-            self._objects.remove(self._name(artifact))  # of a part that is gone: the manifest says what is not
+            self._objects.remove(self._name(artifact))  # a part is gone: its manifest is no longer true
             raise self._lost(artifact, Soundness.MISSING) from None
 
     def _content(self, artifact: Artifact) -> Iterator[tuple[str, int]]:
-        """The names and lengths of what its content lies in, in order."""
+        """Yield the names and lengths of the objects that hold an artifact's content, in order."""
         name = self._name(artifact)
         if artifact.size_bytes <= self.limits.single_bytes:
             size_bytes = self._objects.size(name)
@@ -210,20 +217,20 @@ class Remote:
             yield _part(part), manifest.length(number)
 
     def _damaged(self, artifact: Artifact) -> ArtifactLost:
-        """Move what is damaged aside: the one object, or the manifest and each part that is not what its name says."""
+        """Move the damaged object aside, or the manifest and each part whose content does not match its name."""
         name = self._name(artifact)
-        bad = [name]
+        damaged = [name]
         if artifact.size_bytes > self.limits.single_bytes:
-            bad += [part for part, length in self._parts(artifact) if not self._is_sound(part, length)]
-        aside = [self._set_aside(one) for one in bad]
+            damaged += [part for part, length in self._parts(artifact) if not self._is_sound(part, length)]
+        aside = [self._set_aside(damaged_name) for damaged_name in damaged]
         return self._lost(artifact, f"damaged: what was there lies in {', '.join(aside[-3:])}")
 
     def _is_sound(self, part: str, length: int) -> bool:
         try:
-            found = self._objects.read_range(part, 0, length)
+            content = self._objects.read_range(part, 0, length)
         except FileNotFoundError:
             return True  # there is nothing to move
-        return hashlib.sha256(found).hexdigest() == part.rpartition("/")[2]
+        return hashlib.sha256(content).hexdigest() == part.rpartition("/")[2]
 
     def _set_aside(self, name: str) -> str:
         aside = f"{ASIDE}/{name.rpartition('/')[2]}-{uuid4().hex[:8]}"
@@ -245,24 +252,24 @@ class Remote:
                 yield manifest
 
     def _manifest(self, name: str) -> Manifest | None:
-        """None where there is none; what is there and can't be read is moved aside."""
+        """Return a manifest; None where there is none. One that can't be parsed is moved aside."""
         text = self._objects.read(name)
         if text is None:
             return None
         try:
-            return read_manifest(text)
+            return parse_manifest(text)
         except ValueError:
             self._set_aside(name)
             return None
 
     def _listed(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
         self._expect_root()
-        return self._objects.listed(folder)
+        return self._objects.list_folder(folder)
 
     def _expect_root(self) -> None:
-        """A bucket that is gone, or another one, is no reason to take everything for lost."""
+        """Raise StorageUnusable where the bucket is gone or another one: that does not mean that all files are lost."""
         if self._is_marked and self._objects.read(MARK) is None:
-            raise StorageUnusable(file_systems.shown(self.where), "it is gone: what was there is not any more")
+            raise StorageUnusable(file_systems.store_name(self.where), "it is gone: restore the bucket or container")
         if not self._is_marked:
             _mark(self._objects, uuid4().hex)
             self._is_marked = True
@@ -272,16 +279,16 @@ class Remote:
 
 
 def mark(url: str, fresh: str | None = None) -> str | None:
-    """The text in an object that only this store has; where it has none it is given `fresh`."""
-    return _mark(Objects(url), fresh)
+    """Return the id of a store, from an object in it; a store without one is given `fresh`."""
+    return _mark(RemoteObjects(url), fresh)
 
 
-def _mark(objects: Objects, fresh: str | None) -> str | None:
-    found = objects.read(MARK)
-    if found is None and fresh is not None:
+def _mark(objects: RemoteObjects, fresh: str | None) -> str | None:
+    text = objects.read(MARK)
+    if text is None and fresh is not None:
         objects.write(MARK, fresh.encode())
-        found = objects.read(MARK)
-    return None if found is None else found.decode(errors="replace")
+        text = objects.read(MARK)
+    return None if text is None else text.decode(errors="replace")
 
 
 def _file(sha256: str) -> str:

@@ -1,4 +1,4 @@
-"""The front of the store: the same for a folder and for every remote file system."""
+"""The artifact store, whose files lie in a folder or on a remote file system."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jobs.task import Artifact
-from workers.artifacts.folder import Folder
+from workers.artifacts.backend import Backend, Marker, Soundness, Stored
+from workers.artifacts.folder import FolderBackend
 from workers.artifacts.locations import Location, folder_of
 from workers.artifacts.parts import LIMITS, Limits
-from workers.artifacts.shelf import Note, Shelf, Soundness, Stored
-from workers.artifacts.stamps import Stamps
 from workers.artifacts.streams import sha256_of
+from workers.artifacts.verification_cache import VerificationCache
 
-NOTHING = Artifact("nothing", "", "0" * 64, -1)  #: what no store has
-LOOK_S = 0.2  #: nothing tells that a removal is over
-REMOVAL = timedelta(minutes=10)  #: what was to be removed longer ago is not any more: whoever wanted to was killed
+NONEXISTENT = Artifact("nothing", "", "0" * 64, -1)  #: what no store has
+POLL_S = 0.2  #: between two checks whether a tombstone is gone
+TOMBSTONE_LIFETIME = timedelta(minutes=10)  #: an older one was left by a collector that was killed
 
 
 class ArtifactStore:
@@ -28,130 +28,139 @@ class ArtifactStore:
     """
 
     def __init__(self, where: Location, cache: Path | None = None, limits: Limits = LIMITS) -> None:
-        """`cache` is for what this node fetched and verified; a folder does without.
+        """`cache` is for downloads and the record of verified files; a store in a folder can do without.
 
-        Raises StorageUnusable for a folder that can't be made or written; what is remote is reached when it is used.
+        Raises StorageUnusable for a folder that can't be made or written. A remote store is connected on first use.
         """
         folder = folder_of(where)
-        stamps = Stamps(cache and cache / "verified")
-        self._shelf: Shelf
+        verified = VerificationCache(cache and cache / "verified")
+        self._backend: Backend
         if folder is not None:
-            self._shelf = Folder(folder, stamps)
+            self._backend = FolderBackend(folder, verified)
         else:
-            from workers.artifacts.remote import Remote
+            from workers.artifacts.remote import RemoteBackend
 
-            self._shelf = Remote(str(where), cache, stamps, limits)
+            self._backend = RemoteBackend(str(where), cache, verified, limits)
 
     @property
     def where(self) -> str:
-        """The folder or URL that it is, for people."""
-        return self._shelf.where
+        """The folder or URL, for people."""
+        return self._backend.where
 
     def expect(self) -> None:
-        """Raise StorageUnusable where it can't be reached or is gone."""
-        self._shelf.missing([NOTHING])
+        """Raise StorageUnusable where the store can't be reached or is gone."""
+        self._backend.missing([NONEXISTENT])
 
     def put(self, file: Path, kind: str, name: str | None = None, *, may_link: bool = True) -> Artifact:
         """Publish a finished file; raises OSError and leaves nothing when the disk is full.
 
-        It becomes read-only, and one with the stored one where that can be; without `may_link` it stays as it is.
+        With `may_link` the file becomes read-only, and where possible a hard link of the stored one.
         """
         artifact = Artifact(name or file.name, kind, sha256_of(file), file.stat().st_size)
-        self._shelf.note(Note.USED, artifact.sha256)
-        self._await_removal(artifact.sha256)
-        self._shelf.publish(file, artifact, may_link=may_link)
+        self._backend.set_marker(Marker.USED, artifact.sha256)
+        self._wait_for_removal(artifact.sha256)
+        self._backend.publish(file, artifact, may_link=may_link)
         return artifact
 
     def has(self, artifact: Artifact) -> bool:
-        """Whether it is there with the right size."""
+        """Whether an artifact is stored with the right size."""
         return not self.missing([artifact])
 
     def has_all(self, artifacts: Iterable[Artifact]) -> bool:
-        """Whether all are there with the right sizes."""
+        """Whether all artifacts are stored with the right sizes."""
         return not self.missing(artifacts)
 
     def missing(self, artifacts: Iterable[Artifact]) -> set[Artifact]:
-        """Those that are not there with the right size; many are asked for at once."""
-        return self._shelf.missing(set(artifacts))
+        """Return the artifacts that are not stored with the right size; many are looked up at once."""
+        return self._backend.missing(set(artifacts))
 
     def check(self, artifact: Artifact) -> Soundness:
-        """Read all of it, where it lies. What is damaged is moved aside, so that it is missing from then on."""
-        return self._shelf.check(artifact)
+        """Read all of an artifact where it lies. A damaged one is moved aside, so that it is missing from then on."""
+        return self._backend.check(artifact)
 
     def verify(self, artifact: Artifact) -> bool:
-        """Whether it is there and its content is what its name says, as `check` finds."""
+        """Whether `check` finds an artifact sound."""
         return self.check(artifact) is Soundness.SOUND
 
     def place(self, artifact: Artifact, destination: Path) -> None:
-        """Make it appear at `destination`, read-only, a link where that can be; verified within a day, or now.
+        """Make an artifact appear at `destination`, read-only, as a link where possible; verified within a day, or now.
 
         Raises ArtifactLost when the store does not have it, or has it damaged: it is moved aside then.
         """
-        self._shelf.place(artifact, destination)
+        self._backend.place(artifact, destination)
 
     def local(self, artifact: Artifact) -> Path:
-        """A file on this machine with its content, verified; of a remote store the cache's. Raises ArtifactLost.
+        """Return a verified file on this machine with an artifact's content; raises ArtifactLost.
 
-        What is cached may be removed at any time: open it, or place it instead.
+        Of a remote store it is in the cache, and may be evicted at any time: open it, or place it instead.
         """
-        return self._shelf.local(artifact)
+        return self._backend.local(artifact)
 
     def open(self, artifact: Artifact) -> BinaryIO:
-        """Its content, verified, to read; raises ArtifactLost."""
-        return self._shelf.local(artifact).open("rb")
+        """Open an artifact to read its verified content; raises ArtifactLost."""
+        return self._backend.local(artifact).open("rb")
 
     def get(self, artifact: Artifact, destination: Path) -> None:
-        """Copy it to a file that is not there yet, past the cache; a later call goes on where an earlier one ended.
+        """Copy an artifact to a new file, past the cache; a later call resumes an interrupted one.
 
         Raises ArtifactLost.
         """
-        self._shelf.get(artifact, destination)
+        self._backend.get(artifact, destination)
 
     def path(self, sha256: str) -> Path:
-        """Where a folder has a file with this digest, or would; ValueError for no digest, and for a store elsewhere."""
-        if isinstance(self._shelf, Folder):
-            return self._shelf.path(sha256)
+        """Return the path of a file with this digest in a folder's store.
+
+        Raises ValueError for anything but a sha256, and for a remote store.
+        """
+        if isinstance(self._backend, FolderBackend):
+            return self._backend.path(sha256)
         raise ValueError(f"{self.where} is no folder of this machine")
 
     def address(self, sha256: str) -> str:
-        """Where it lies, or would lie: a path or a URL, for people."""
-        return self._shelf.address(sha256)
+        """Return the path or URL where a file lies, or would lie, for people."""
+        return self._backend.address(sha256)
 
     def links(self, artifact: Artifact) -> tuple[str, ...]:
-        """What people can open: a path, or URLs that are good for a while; of several, content one after the other.
+        """Return a path or URLs that people can open, for some days; the contents of several follow one another.
 
         Raises ArtifactLost.
         """
-        return self._shelf.links(artifact)
+        return self._backend.links(artifact)
 
     def stored(self) -> Iterator[Stored]:
-        """Everything in it, in no order."""
-        used = self._shelf.notes(Note.USED)
-        for one in self._shelf.stored():
-            yield replace(one, touched_at=max(one.touched_at, used.get(one.sha256, one.touched_at)))
+        """Yield every file in the store, in no order."""
+        used = self._backend.marker_times(Marker.USED)
+        for stored in self._backend.stored():
+            yield replace(stored, touched_at=max(stored.touched_at, used.get(stored.sha256, stored.touched_at)))
 
     @contextmanager
-    def removal(self, doomed: Collection[str], before: datetime) -> Iterator[list[str]]:
-        """A context in which nobody publishes any of these files; gives those that nobody has published since `before`.
+    def removal(self, digests: Collection[str], before: datetime) -> Iterator[list[str]]:
+        """A context in which nobody publishes any of these files; yields those not published since `before`.
 
-        Whoever publishes one notes so first and looks for a removal then; here it is the other way round.
+        A publisher sets its marker first and then looks for tombstones; a removal does the same the other way round.
         """
-        for sha256 in doomed:
-            self._shelf.note(Note.DOOMED, sha256)
+        for sha256 in digests:
+            self._backend.set_marker(Marker.TOMBSTONE, sha256)
         try:
-            yield [one for one in doomed if (used := self._shelf.noted(Note.USED, one)) is None or used < before]
+            yield [
+                sha256
+                for sha256 in digests
+                if (used_at := self._backend.marker_time(Marker.USED, sha256)) is None or used_at < before
+            ]
         finally:
-            for sha256 in doomed:
-                self._shelf.unnote(Note.DOOMED, sha256)
+            for sha256 in digests:
+                self._backend.clear_marker(Marker.TOMBSTONE, sha256)
 
     def delete(self, sha256: str) -> None:
-        """Let go of a file, if it is there; within `removal` nobody counts on it."""
-        self._shelf.delete(sha256)
+        """Remove a file, if it exists; to be called within `removal`, so that nobody counts on it."""
+        self._backend.delete(sha256)
 
     def sweep(self, before: datetime, *, is_dry: bool = False) -> int:
-        """Remove what was begun before then and never finished; returns how many bytes."""
-        return self._shelf.sweep(before, is_dry=is_dry)
+        """Remove unfinished uploads that began before a time; returns their bytes."""
+        return self._backend.sweep(before, is_dry=is_dry)
 
-    def _await_removal(self, sha256: str) -> None:
-        while (since := self._shelf.noted(Note.DOOMED, sha256)) and datetime.now(UTC) - since < REMOVAL:
-            time.sleep(LOOK_S)
+    def _wait_for_removal(self, sha256: str) -> None:
+        while (set_at := self._backend.marker_time(Marker.TOMBSTONE, sha256)) and (
+            datetime.now(UTC) - set_at < TOMBSTONE_LIFETIME
+        ):
+            time.sleep(POLL_S)

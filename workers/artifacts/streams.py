@@ -1,4 +1,4 @@
-"""Files read, hashed and written block by block, whatever their size."""
+"""Reading and hashing of files block by block, whatever their size."""
 
 import hashlib
 from collections import deque
@@ -14,15 +14,15 @@ BLOCK_BYTES = 8 << 20
 
 
 def sha256_of(file: Path) -> str:
-    """Of all that is in it."""
+    """Return the sha256 of a file's content."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def linked(file: Path, destination: Path) -> bool:
-    """Whether a hard link could be made; raises FileExistsError.
+def try_hard_link(file: Path, destination: Path) -> bool:
+    """Make a hard link, and return whether that was possible; raises FileExistsError.
 
-    It can't to another file system, to one without hard links, or for a file of another user.
+    It is not to another file system, to one without hard links, or for a file of another user.
     """
     try:
         destination.hardlink_to(file)
@@ -33,8 +33,8 @@ def linked(file: Path, destination: Path) -> bool:
     return True
 
 
-def blocks_of(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """What lies between two offsets."""
+def read_blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Yield the content between two offsets."""
     with file.open("rb") as content:
         content.seek(start)
         left = file.stat().st_size - start if end is None else end - start
@@ -43,8 +43,8 @@ def blocks_of(file: Path, start: int = 0, end: int | None = None) -> Iterator[by
             yield block
 
 
-def ahead(pool: ThreadPoolExecutor, calls: Iterator[Callable[[], T]], count: int) -> Iterator[T]:
-    """What calls return, in their order, some of them being made meanwhile; of the first that raises what it raises."""
+def prefetch(pool: ThreadPoolExecutor, calls: Iterator[Callable[[], T]], count: int) -> Iterator[T]:
+    """Yield the results of calls in their order, with up to `count` of them running; raises what one raises."""
     running: deque[Future[T]] = deque(pool.submit(call) for call in islice(calls, count))
     try:
         while running:

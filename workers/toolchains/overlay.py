@@ -1,4 +1,4 @@
-"""What an environment sees besides its own packages: what haloctl is installed in, or its stage programs alone."""
+"""The packages that an environment imports besides its own: haloctl's site packages, or its stage programs alone."""
 
 import site
 import sys
@@ -10,36 +10,37 @@ import workers
 
 PTH = "zz_haloctl.pth"  #: the last of its folder
 LINKS = "haloctl"  #: a folder of an environment
-PROGRAMS = (workers, jobs)  #: the packages that stage programs are in, and import
+PROGRAM_PACKAGES = (workers, jobs)  #: those that contain stage programs, and what these import
 
 
-def connect(environment: Path, *, is_over: bool) -> None:
-    """Let an environment's interpreter find the packages below it, after its own, or only the stage programs."""
+def link_packages(environment: Path, *, is_over: bool) -> None:
+    """Let an environment import haloctl's site packages, after its own, or only the stage programs."""
     if is_over:
         # .pth files of those folders count too: what is installed in place, a torch from elsewhere
-        text = "; ".join(["import site", *(f"site.addsitedir({found!r})" for found in site_folders())]) + "\n"
+        text = "; ".join(["import site", *(f"site.addsitedir({folder!r})" for folder in site_folders())]) + "\n"
     else:
         links = environment / LINKS
         links.mkdir()
-        for package in PROGRAMS:
+        for package in PROGRAM_PACKAGES:
             folder = Path(str(package.__file__)).absolute().parent
             (links / folder.name).symlink_to(folder)
         text = f"{links}\n"
-    (own_packages(environment) / PTH).write_text(text)
+    (site_packages(environment) / PTH).write_text(text)
 
 
 def site_folders() -> Iterator[str]:
-    """The folders that this interpreter has its packages in, the first one first."""
+    """Yield the folders of this interpreter's packages, in the order of sys.path."""
     if site.ENABLE_USER_SITE:
         yield site.getusersitepackages()
     yield from site.getsitepackages()
 
 
-def own_packages(environment: Path) -> Path:
-    """The folder of an environment's own packages."""
+def site_packages(environment: Path) -> Path:
+    """Return the folder of an environment's own packages."""
     return environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
-def place() -> str:
-    """What tells haloctls apart that share a data folder: their interpreter, and where their programs lie."""
-    return "\0".join([sys.prefix, *(str(Path(str(package.__file__)).absolute().parent) for package in PROGRAMS)])
+def installation_id() -> str:
+    """Return what tells apart installations that share a data folder: their interpreter and their programs' folders."""
+    folders = (str(Path(str(package.__file__)).absolute().parent) for package in PROGRAM_PACKAGES)
+    return "\0".join([sys.prefix, *folders])

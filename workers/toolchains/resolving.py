@@ -1,4 +1,4 @@
-"""From a toolchain's row to a lock: uv says which versions go together."""
+"""Resolves a toolchain's requirements to a lock, by uv."""
 
 import re
 import sys
@@ -7,8 +7,9 @@ from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from jobs.toolchains import PACKAGES, Lock, Row, Toolchain, source_of
-from workers.processes import Cancellation
+from jobs.toolchain_table import result_packages
+from jobs.toolchains import Lock, Toolchain, ToolchainSpec, source_of
+from workers.processes.cancellation import Cancellation
 from workers.toolchains import uv
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -16,61 +17,66 @@ CANT = "can't be resolved"
 NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
 
 
-def resolve(name: str, row: Row, base: Toolchain, cache: Path, cancellation: Cancellation | None = None) -> Lock:
-    """What a row's packages are now, for this interpreter; `base` is the default toolchain here.
+def resolve(
+    name: str, row: ToolchainSpec, base: Toolchain, cache: Path, cancellation: Cancellation | None = None
+) -> Lock:
+    """Resolve a toolchain's packages to versions for this interpreter; `base` is the default toolchain here.
 
-    Raises ToolchainUnusable where they do not go together, with each other or with what they lie over;
-    IndexUnreachable, StorageUnusable where it may be tried again.
+    Raises ToolchainUnusable where they conflict, with each other or with what they lie over; IndexUnreachable and
+    StorageUnusable where a later try may succeed.
     """
-    below = dict(installed()) if row.is_over else {}
-    own = {package_of(requirement) for requirement in row.packages}
+    below = dict(installed_packages()) if row.is_over else {}
+    requested = {package_name(requirement) for requirement in row.packages}
     cache.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="resolve-", dir=cache) as scratch:
         folder = Path(scratch)
         _write(folder / "packages", row.packages)
-        kept = {package: version for package, version in below.items() if package not in own}
+        kept = {package: version for package, version in below.items() if package not in requested}
         _write(folder / "constraints", (f"{package}=={version}" for package, version in kept.items() if version))
-        # no index has what was built here, nor a release's local version: what is there is taken as it is
-        taken = [package for package, version in kept.items() if not version or "+" in version]
-        _write(folder / "excludes", (*taken, *row.without))
+        # no index has what was built here, nor a release's local version: those are used as they are
+        installed_only = [package for package, version in kept.items() if not version or "+" in version]
+        _write(folder / "excludes", (*installed_only, *row.without))
         uv.run(name, CANT, [_command()], folder, cache / "uv", cancellation)
-        found = (folder / "lock").read_text()
-    lines = tuple(line for line in lines_of(found) if not _is_below(line, kept))
-    versions = dict(map(pin_of, lines))
-    matter = {package: version for package, version in versions.items() if package in {*PACKAGES, *own}}
+        text = (folder / "lock").read_text()
+    lines = tuple(line for line in read_lock_lines(text) if not _is_below(line, kept))
+    versions = dict(map(parse_pin, lines))
+    relevant = {
+        package: version for package, version in versions.items() if package in {*result_packages(), *requested}
+    }
     under = dict(base.versions) if row.is_over else {}
-    return Lock(name, lines, {**under, **matter}, PYTHON, row.is_over, source_of(row, PYTHON, base))
+    return Lock(name, lines, {**under, **relevant}, PYTHON, row.is_over, source_of(row, PYTHON, base))
 
 
-def lines_of(text: str) -> Iterator[str]:
-    """One line for each package of a requirements file, its hashes behind it."""
+def read_lock_lines(text: str) -> Iterator[str]:
+    """Yield one line for each package of a requirements file, with its hashes."""
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             yield " ".join(line.split())
 
 
-def pin_of(line: str) -> tuple[str, str]:
-    """A lock's line as (package, version); what comes from elsewhere than an index has where as its version."""
+def parse_pin(line: str) -> tuple[str, str]:
+    """Split a lock's line into (package, version); the version of what is not from an index is its URL."""
     pin = line.partition(" --hash")[0]
     package, _, version = pin.partition("==") if "==" in pin else pin.partition(" @ ")
-    return normal(package), version.strip()
+    return normalize_name(package), version.strip()
 
 
-def package_of(requirement: str) -> str:
-    """The package that a requirement is for, as indexes spell it."""
-    found = NAME.match(requirement.strip())
-    return normal(found[0]) if found else requirement
+def package_name(requirement: str) -> str:
+    """Return the name of a requirement's package, as indexes spell it."""
+    match = NAME.match(requirement.strip())
+    return normalize_name(match[0]) if match else requirement
 
 
-def normal(package: str) -> str:
-    """A package's name as indexes spell it."""
+def normalize_name(package: str) -> str:
+    """Return a package's name as indexes spell it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def installed() -> Iterator[tuple[str, str]]:
-    """What is installed here, with its version; without one where it is not from an index but built here."""
-    for found in metadata.distributions():
-        yield normal(found.name), "" if found.read_text("direct_url.json") else found.version
+def installed_packages() -> Iterator[tuple[str, str]]:
+    """Yield the installed packages with their versions; the version of one that is not from an index is empty."""
+    for distribution in metadata.distributions():
+        is_local = distribution.read_text("direct_url.json")
+        yield normalize_name(distribution.name), "" if is_local else distribution.version
 
 
 def _command() -> list[str]:
@@ -82,7 +88,7 @@ def _command() -> list[str]:
 
 
 def _is_below(line: str, kept: dict[str, str]) -> bool:
-    package, version = pin_of(line)
+    package, version = parse_pin(line)
     return kept.get(package) == version
 
 

@@ -1,5 +1,5 @@
-"""What makes low-precision weights: a program for each maker, run under its own toolchain.
+"""Quantizers: one program for each, run under its own toolchain, that writes a model in low precision.
 
-They import the standard library, torch, transformers, safetensors, their maker's package and those modules of
-workers.llm that need no more.
+They import the standard library, torch, transformers, safetensors, the quantizer's own package and the modules of
+workers.llm that need no more than these.
 """

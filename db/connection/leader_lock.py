@@ -1,0 +1,136 @@
+"""The lock of the leader; the operating system or the server releases it when its holder dies."""
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from db.connection.errors import translate_errors
+from jobs.errors import DatabaseUnreachable
+
+LEADER_KEY = 0x68616C6F  #: of the advisory lock
+
+#: How the server notices that the leader's machine is gone, and drops its lock; by default that takes hours.
+KEEPALIVE_SETTINGS = ("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3")
+
+TAKE = "SELECT pg_try_advisory_lock(:key)"
+HELD = """
+SELECT count(*) FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = 0 AND objid = :key
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+class LeaderLock(ABC):
+    """The lock that lets one process at a time run jobs; it is released with the context or with the process."""
+
+    times_acquired = 0  #: more than once if it was lost in between: another process may have held it
+
+    @abstractmethod
+    def try_acquire(self) -> bool:
+        """Acquire the lock, or check that it is still held; returns whether it is."""
+
+    @abstractmethod
+    def is_held(self) -> bool:
+        """Return whether a process leads now; not to be called by the leader."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the lock."""
+
+    def __enter__(self) -> "LeaderLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FileLeaderLock(LeaderLock):
+    """A lock on a file beside a SQLite database."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._descriptor: int | None = None
+
+    def try_acquire(self) -> bool:
+        """Acquire the lock, or check that it is still held; returns whether it is."""
+        if self._descriptor is not None:
+            return True
+        try:
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise DatabaseUnreachable(f"{self._file}", f"{error.strerror}: its folder has to be writable") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        self.times_acquired += 1
+        return True
+
+    def is_held(self) -> bool:
+        """Return whether a process leads now; while this checks, none can acquire the lock."""
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise DatabaseUnreachable(f"{self._file}", f"{error.strerror}: it has to be readable") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def close(self) -> None:
+        """Release the lock. The file stays: if it were removed, two processes could lead."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class AdvisoryLeaderLock(LeaderLock):
+    """An advisory lock in a Postgres session of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._session: Connection | None = None  #: kept while waiting: each session costs the server a process
+        self._is_held = False
+
+    def try_acquire(self) -> bool:
+        """Acquire the lock, or check that it is still held: a session that was cut has lost it."""
+        with translate_errors(self._engine.url):
+            if self._session is None or not self._is_alive(self._session):
+                self._session = self._engine.connect()
+                for setting in KEEPALIVE_SETTINGS:
+                    self._session.exec_driver_sql(f"SET {setting}")
+            if not self._is_held and self._session.scalar(text(TAKE), {"key": LEADER_KEY}):
+                self._is_held = True
+                self.times_acquired += 1
+            return self._is_held
+
+    def is_held(self) -> bool:
+        """Return whether a process leads now."""
+        with translate_errors(self._engine.url), self._engine.connect() as connection:
+            return bool(connection.scalar(text(HELD), {"key": LEADER_KEY}))
+
+    def _is_alive(self, session: Connection) -> bool:
+        try:
+            session.execute(text("SELECT 1"))
+        except DBAPIError:
+            self.close()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Release the lock by ending its session."""
+        if self._session is not None:
+            self._session.invalidate()
+            self._session.close()
+            self._session, self._is_held = None, False

@@ -1,0 +1,1 @@
+"""SQL of users: views, and read-only execution."""

@@ -1,0 +1,1 @@
+"""Queries behind the output of commands and reports."""

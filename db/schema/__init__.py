@@ -1,0 +1,1 @@
+"""Tables, ids, JSON values and filters."""

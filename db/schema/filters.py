@@ -1,0 +1,42 @@
+"""Conditions on names, shell-style patterns and many ids.
+
+Statements that the head runs in each step are built once, with `among`: building one costs more than running it.
+"""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from sqlalchemy import Column, ColumnElement, Connection, bindparam, select
+
+from db.schema import loose_scan
+
+PATTERN_SIGNS = frozenset("*?[")
+AT_ONCE = 1000
+
+
+def matching(
+    connection: Connection, column: Column[str], pattern: str | None, compared: ColumnElement[str] | None = None
+) -> list[ColumnElement[bool]]:
+    """Return the condition that a column, or `compared` in its place, fits a pattern; none without a pattern.
+
+    Patterns are matched in Python against the few different names, since databases match them differently.
+    """
+    if pattern is None:
+        return []
+    compared = column if compared is None else compared
+    if not PATTERN_SIGNS & set(pattern):
+        return [compared == pattern]
+    begins = any(next(iter(index.columns)) is column for index in column.table.indexes)
+    names = connection.scalars(loose_scan.distinct([column]) if begins else select(column).distinct())
+    return [compared.in_([name for name in names if fnmatchcase(name, pattern)])]
+
+
+def among(column: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that a column is among the statement's parameter `ids`."""
+    return column.in_(bindparam("ids", expanding=True))
+
+
+def parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Split ids into parts that one query can take: databases limit the number of parameters."""
+    for start in range(0, len(ids), AT_ONCE):
+        yield ids[start : start + AT_ONCE]

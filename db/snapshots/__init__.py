@@ -1,0 +1,1 @@
+"""The snapshot that the scheduler decides from."""

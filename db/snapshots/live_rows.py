@@ -1,0 +1,159 @@
+"""Queries for the rows of snapshots: the columns of tasks and attempts that can change, and those that can't."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, bindparam, select
+
+from db.schema import tables
+from db.schema.filters import among, parts
+from db.schema.values import pin_of, places_of
+from db.snapshots.affinity import preferred_places
+from db.snapshots.snapshot import NeededTask
+from jobs.state import ACTIVE, OPEN, POLICIES
+from jobs.task import Place, Resources
+
+LIVE = sorted(OPEN | ACTIVE)
+ELSEWHERE = sorted(kind for kind, policy in POLICIES.items() if policy.is_elsewhere_first)
+
+
+class TaskStatus(NamedTuple):
+    """The columns of a task that can change."""
+
+    id: str
+    job: str
+    state: str
+    epoch: int
+    base_epoch: int
+    attempt: str | None
+    waits_for: str | None
+    is_unschedulable: bool
+    lost_artifacts: str | None
+
+
+@dataclass(frozen=True)
+class TaskConstants:
+    """The columns of a task that never change, and those of its job."""
+
+    fields: Mapping[str, Any]  #: of `OpenTask`
+    duration_key: str | None
+
+
+@dataclass(frozen=True)
+class AttemptConstants:
+    """The columns of an attempt that do not change while it runs."""
+
+    fields: Mapping[str, Any]  #: of `RunningAttempt`
+    weight: float
+
+
+_LIVE_JOBS = select(tables.tasks.c.job).where(tables.tasks.c.state.in_(LIVE)).distinct()
+_VERSIONS = select(tables.jobs.c.id, tables.jobs.c.version).where(tables.jobs.c.id.in_(_LIVE_JOBS))
+_SELECT_STATUSES = select(*(tables.tasks.c[name] for name in TaskStatus._fields))
+_SELECT_STATUSES_OF_JOBS = _SELECT_STATUSES.where(among(tables.tasks.c.job))
+_SELECT_CHANGED = _SELECT_STATUSES.where(
+    tables.tasks.c.job == bindparam("job"), tables.tasks.c.version > bindparam("since")
+)
+
+
+def versions(connection: Connection) -> dict[str, int]:
+    """Return the versions of the jobs that have not ended."""
+    return {row.id: row.version for row in connection.execute(_VERSIONS)}
+
+
+def statuses(connection: Connection, jobs: Sequence[str]) -> list[TaskStatus]:
+    """Return the status of all tasks of some jobs."""
+    return [row for part in parts(jobs) for row in _statuses(connection, _SELECT_STATUSES_OF_JOBS, {"ids": part})]
+
+
+def changed_statuses(connection: Connection, job: str, since: int) -> list[TaskStatus]:
+    """Return the status of the tasks of a job that changed after a version of it."""
+    return _statuses(connection, _SELECT_CHANGED, {"job": job, "since": since})
+
+
+def _statuses(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[TaskStatus]:
+    return [TaskStatus._make(row) for row in connection.execute(query, values).all()]
+
+
+def task_constants(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, TaskConstants]]:
+    """Return the constants by job and task, in the order of the plans."""
+    tasks, columns = tables.tasks.c, tables.jobs.c
+    query = (
+        select(
+            *(tasks.id, tasks.job, tasks.stage, tasks.subject, tasks.settings, tasks.needs, tasks.resources, tasks.pin),
+            *(columns.submitted_at, columns.submitted_by, columns.timeout_s, columns.priority),
+            *(tasks.toolchain, tasks.reuse, tasks.duration_key, tasks.after),
+        )
+        .join(tables.jobs, columns.id == tasks.job)
+        .where(tasks.job.in_(jobs))
+        .order_by(tasks.id)
+    )
+    rows = connection.execute(query).all()
+    stages = {row.id: row.stage for row in rows}
+    preferred = preferred_places(connection, jobs)
+    constants: dict[str, dict[str, TaskConstants]] = {}
+    for row in rows:
+        fields = dict(row._mapping)
+        duration_key = fields.pop("duration_key")
+        fields["needed"] = tuple(NeededTask(need, stages[need]) for need in fields.pop("needs"))
+        fields["resources"] = Resources(**row.resources)
+        fields["pin"] = pin_of(row.pin)
+        fields["affinity"] = preferred.get(row.id, ())
+        constants.setdefault(row.job, {})[row.id] = TaskConstants(fields, duration_key)
+    return constants
+
+
+def failed_nodes(connection: Connection, tasks: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return, by task, the nodes that failed it since its submission or last retry; of a gang all."""
+    columns = tables.attempts.c
+    nodes: dict[str, dict[str, None]] = {}
+    for part in parts(tasks):
+        query = (
+            select(columns.task, columns.places)
+            .join(tables.tasks, tables.tasks.c.id == columns.task)
+            .where(columns.task.in_(part), columns.epoch > tables.tasks.c.base_epoch)
+            .where(columns.is_counted, columns.failure_kind.in_(ELSEWHERE))
+            .order_by(columns.task, columns.epoch)
+        )
+        for row in connection.execute(query):
+            nodes.setdefault(row.task, {}).update(dict.fromkeys(place.node for place in places_of(row.places)))
+    return {task: tuple(names) for task, names in nodes.items()}
+
+
+_ATTEMPT = ("id", "task", "epoch", "started_at", "timeout_s", "digest", "places", "weight")
+_FIXED_ATTEMPTS = select(*(tables.attempts.c[name] for name in _ATTEMPT)).where(among(tables.attempts.c.id))
+
+
+def attempt_constants(connection: Connection, attempts: Sequence[str]) -> dict[str, AttemptConstants]:
+    """Return the constants of attempts by their ids."""
+    constants = {}
+    for row in connection.execute(_FIXED_ATTEMPTS, {"ids": attempts}):
+        fields: dict[str, Any] = dict(row._mapping)
+        fields["places"] = places_of(row.places)
+        constants[row.id] = AttemptConstants(fields, fields.pop("weight") or 0.0)
+    return constants
+
+
+_PLACES = select(tables.attempts.c.id, tables.attempts.c.places).where(among(tables.attempts.c.id))
+
+
+def places(connection: Connection, attempts: Sequence[str]) -> dict[str, tuple[Place, ...]]:
+    """Return, by attempt, where it ran."""
+    return {row.id: places_of(row.places) for row in connection.execute(_PLACES, {"ids": attempts})}
+
+
+_ENDED = (
+    select(*(tables.attempts.c[name] for name in ("started_at", "ended_at", "weight")))
+    .add_columns(tables.tasks.c.duration_key, tables.jobs.c.submitted_by)
+    .join(tables.tasks, tables.tasks.c.id == tables.attempts.c.task)
+    .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
+    .where(tables.attempts.c.ended_at > bindparam("moment"))
+    .order_by(tables.attempts.c.ended_at)
+)
+
+
+def ended_since(connection: Connection, moment: datetime) -> Iterable[Any]:
+    """Return when attempts ran and what they held, for those that ended since, oldest end first."""
+    return connection.execute(_ENDED, {"moment": moment})

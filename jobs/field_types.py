@@ -1,0 +1,88 @@
+"""The types of a job file's values, with the messages about wrong values."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from jobs.metrics import METRICS
+from jobs.quantizers import QUANTIZERS
+from jobs.targets import TARGETS
+from jobs.toolchains import NAME
+
+T = TypeVar("T")
+
+DURATION = re.compile(r"(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
+MOST_PRIORITY = 1000
+TIME_UNITS = frozenset({"ms", "s", "tokens/s"})
+
+
+class Section(BaseModel):
+    """A part of a job file; it refuses keys that it does not have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class AllowedNames:
+    """The names that a key's value is one of: the keys of a table, read when a value is validated."""
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self.names = names
+
+    def validate(self, name: str) -> str:
+        """Return the name; raises ValueError if it is not allowed."""
+        if name not in self.names():
+            raise ValueError(f"should be one of {', '.join(self.names())}")
+        return name
+
+
+def _timed_metrics() -> list[str]:
+    return [name for name, metric in METRICS.items() if metric.unit in TIME_UNITS]
+
+
+TARGET_NAMES = AllowedNames(lambda: TARGETS)
+QUANTIZER_NAMES = AllowedNames(lambda: QUANTIZERS)
+TIMED_METRICS = AllowedNames(_timed_metrics)
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str):
+        match = DURATION.fullmatch(value.strip())
+        if not match or not any(match.groups()):
+            raise ValueError("should be a duration such as 90s, 30m or 1h30m")
+        hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        return float(hours * 3600 + minutes * 60 + seconds)
+    return value
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+def distinct(values: list[Any]) -> list[Any]:
+    """Return the values; raises ValueError if one occurs twice."""
+    if len(set(values)) < len(values):
+        raise ValueError("should name each value once")
+    return values
+
+
+def _baseline(text: object) -> object:
+    if not re.fullmatch(rf"last-good|target|toolchain:{NAME.pattern}", str(text)):
+        raise ValueError("should be last-good, target, or toolchain: and its name, such as toolchain:iree-3.12")
+    return text
+
+
+TargetName = Annotated[str, AfterValidator(TARGET_NAMES.validate), TARGET_NAMES]
+QuantizerName = Annotated[str, AfterValidator(QUANTIZER_NAMES.validate), QUANTIZER_NAMES]
+TimedMetric = Annotated[str, AfterValidator(TIMED_METRICS.validate), TIMED_METRICS]
+ToolchainName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+ModelName = Annotated[str, Field(min_length=1)]
+Baseline = Annotated[str, BeforeValidator(_baseline)]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Degree = Annotated[int, Field(ge=1, le=64)]  #: of parallelism
+Count = Annotated[int, Field(ge=1)]
+Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+OverrideValue = str | int | float | bool | None | list[Any] | dict[str, Any]
+#: Distinct values, at least one; a single value stands for a list of one.
+OneOrMore = Annotated[list[T], BeforeValidator(_as_list), Field(min_length=1), AfterValidator(distinct)]

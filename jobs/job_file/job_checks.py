@@ -1,0 +1,188 @@
+"""The checks of whole job files: what a file asks for that can't be done, and the key that is to blame."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+
+from jobs import quantizers
+from jobs.engines import ENGINES
+from jobs.errors import UnknownToolchain
+from jobs.job_file.spec import JobSpec
+from jobs.job_file.variant_checks import variant_problems
+from jobs.metrics import METRICS
+from jobs.models import ModelSource
+from jobs.problems import Key, Problem
+from jobs.stages import STAGES
+from jobs.stages.base import Model
+from jobs.targets import TARGETS
+from jobs.task import Node
+from jobs.toolchain_table import find_toolchain, stages_of_toolchain, toolchain_for
+from jobs.toolchains import DEFAULT, ToolchainSpec
+from jobs.variants import QUANTIZED, BenchmarkPlacement, Variant, is_quantized, pin_variants
+
+Specs = Mapping[str, ToolchainSpec]
+
+
+def _revision(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    if spec.revision is None or len(spec.model) == 1:
+        return None
+    return Problem.at("revision", message="is for a job with one model")
+
+
+def _known_toolchains(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    named: dict[Key, str | None] = {
+        **{("variants", "toolchain", index): name for index, name in enumerate(spec.variants.toolchain)},
+        **{
+            ("variants", "exclude", index, "toolchain"): rule.toolchain
+            for index, rule in enumerate(spec.variants.exclude)
+        },
+    }
+    for key, name in named.items():
+        try:
+            find_toolchain(name or DEFAULT, toolchains)
+        except UnknownToolchain as error:
+            return Problem(str(error), (key,))
+    return None
+
+
+def _variants(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    return next(chain.from_iterable(map(variant_problems, spec.variants.of(""))), None)
+
+
+def _stages(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    for engine in spec.variants.engine:
+        able = ENGINES[engine].stages
+        wanted = [able[stage] for stage in spec.stages if stage in able]
+        if not wanted:
+            return Problem.at("stages", message=f"the engine {engine} has none of them; it has {', '.join(able)}")
+        for stage in wanted:
+            for need in stage.needs:
+                if need not in spec.stages:
+                    return Problem.at("stages", message=f"{stage.name} needs {need}, which is not among the stages")
+    return None
+
+
+def _gate(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    for metric in spec.gate.metrics if spec.gate else ():
+        if (stage := METRICS[metric].stage) not in spec.stages:
+            message = f"{metric} needs the stage {stage}, which is not among the stages"
+            return Problem(message, (("gate", "metrics"), ("gate",)))
+    return None
+
+
+def _quantizer_options(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    problems = (quantizers.option_problems(name, options) for name, options in spec.quantize.options.items())
+    return next(chain.from_iterable(problems), None)
+
+
+def _quantize(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    section = spec.quantize
+    return quantizers.section_problem(spec.variants.of(""), section.granularity, section.inputs, section.options)
+
+
+def _torch(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    engines = [ENGINES[variant.engine] for variant in spec.variants.of("")]
+    for key in sorted(spec.torch.model_fields_set):
+        if not any(key in engine.torch_options for engine in engines):
+            able = ", ".join(name for name, engine in ENGINES.items() if key in engine.torch_options)
+            message = f"is an option of the engines {able}, and no variant has one of them"
+            return Problem.at("torch", key, message=message)
+    if spec.torch.tunable_op and all(TARGETS[name].torch_device == "cpu" for name in spec.variants.target):
+        return Problem.at("torch", "tunable_op", message="chooses among the kernels of a GPU, and no target is one")
+    return None
+
+
+def _toolchains(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    for variant in spec.variants.of(""):
+        name, engine = variant.toolchain, variant.engine
+        stages = [stage for stage in spec.stages if stage in ENGINES[engine].stages]
+        if name != DEFAULT and name not in (toolchain_for(name, stage, engine, toolchains) for stage in stages):
+            row = find_toolchain(name, toolchains)
+            able = f"{', '.join(stages_of_toolchain(row))} of the engine {', '.join(row.engines)}"
+            message = f"{name} is for {able}, and the job has none of these stages"
+            return Problem.of_variant(variant, "toolchain", "engine", message=message)
+    return None
+
+
+def _placement(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    on = spec.benchmark.on
+    if on is BenchmarkPlacement.ANY:
+        return None
+    if "benchmark" not in spec.stages:
+        message = f"{on} needs the stage benchmark, which is not among the stages"
+        return Problem(message, (("benchmark", "on"), ("stages",)))
+    variants = spec.variants.of("")
+    if spanning := next((variant for variant in variants if variant.nodes > 1), None):
+        message = f"{on} is for variants on one node, and nodes {spanning.nodes} spans several"
+        return Problem(message, (("benchmark", "on"), ("variants", "nodes")))
+    wide = next((variant for variant in variants if variant.device_count > 1), None)
+    if on is BenchmarkPlacement.EACH_DEVICE and wide:
+        message = f"{on} is for variants on one device, and {_split(wide)} takes {wide.device_count}: use each_node"
+        return Problem(message, (("benchmark", "on"), ("variants", "tp")))
+    return None
+
+
+def _split(variant: Variant) -> str:
+    return f"tp {variant.tp}" if variant.pp == 1 else f"tp {variant.tp} with pp {variant.pp}"
+
+
+#: The checks of a job file by itself, in the order in which problems are reported.
+JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
+    _revision,
+    _variants,
+    _known_toolchains,
+    _stages,
+    _gate,
+    _quantizer_options,
+    _quantize,
+    _placement,
+    _torch,
+    _toolchains,
+)
+
+
+def job_problem(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    """Return the first problem of a job file by itself."""
+    return next((problem for check in JOB_CHECKS if (problem := check(spec, toolchains))), None)
+
+
+def installation_problem(spec: JobSpec, installed: Mapping[str, str], toolchains: Specs) -> Problem | None:
+    """Return why an engine is not available; `installed` has the versions of the default toolchain's packages."""
+    for variant in spec.variants.of(""):
+        engine = ENGINES[variant.engine]
+        stages = (toolchain_for(variant.toolchain, stage, variant.engine, toolchains) for stage in engine.stages)
+        if engine.packages and set(stages) == {DEFAULT} and not installed.keys() & set(engine.packages):
+            message = f"{variant.engine} is not installed with haloctl: {engine.install_hint}"
+            return Problem(message, (("variants", "engine"),))
+    return None
+
+
+def weights_problem(spec: JobSpec, source: ModelSource) -> Problem | None:
+    """Return why a model without weights can't run the job's stages."""
+    wanting = [stage for stage in spec.stages if STAGES[stage].needs_weights]
+    if source.has_weights or not wanting:
+        return None
+    able = ", ".join(name for name, stage in STAGES.items() if not stage.needs_weights)
+    message = f"{source.text} has no weights, which {', '.join(wanting)} need; a shape's stages are {able}"
+    return Problem(message, (("stages",), ("model",)))
+
+
+def quantization_problem(spec: JobSpec, model: Model) -> Problem | None:
+    """Return why low-precision variants of a model have no quantized weights."""
+    if "quantize" in spec.stages or "export" not in spec.stages or model.is_quantized or not model.has_weights:
+        return None
+    variant = next(filter(is_quantized, spec.variants.of("")), None)
+    if variant is None:
+        return None
+    what = variant.precision if variant.precision in QUANTIZED else f"a KV cache in {variant.kv_precision}"
+    message = f"{what} needs quantize, which is not among the stages, or a model that is quantized already"
+    return Problem.at("stages", message=message)
+
+
+def places_problem(spec: JobSpec, nodes: Sequence[Node]) -> Problem | None:
+    """Return the target that the job can't be measured for on each of these nodes, because none has the devices."""
+    on = spec.benchmark.on
+    lacking = next((variant for variant in spec.variants.of("") if not list(pin_variants([variant], on, nodes))), None)
+    if on is BenchmarkPlacement.ANY or lacking is None:
+        return None
+    message = f"no node that is up has {lacking.device_count} x {lacking.target}; `haloctl nodes` lists their devices"
+    return Problem(message, (("benchmark", "on"), ("variants", "target")))

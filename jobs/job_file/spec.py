@@ -1,0 +1,65 @@
+"""The job file: its keys with their types, defaults and meanings. Unknown keys are refused."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from jobs.field_types import AllowedNames, ModelName, OneOrMore, OverrideValue, Priority, Seconds, Section, distinct
+from jobs.job_file.variants_section import VariantsSection
+from jobs.sections import (
+    BenchmarkSection,
+    CompileSection,
+    GateSection,
+    NumericsSection,
+    QuantizeSection,
+    TorchSection,
+    WorkloadSection,
+)
+from jobs.stages import STAGES
+
+STAGE_NAMES = AllowedNames(lambda: STAGES)
+StageName = Annotated[str, AfterValidator(STAGE_NAMES.validate), STAGE_NAMES]
+
+
+def _default_stages() -> list[str]:
+    return [name for name, stage in STAGES.items() if stage.is_default]
+
+
+class JobSpec(Section):
+    """One job file."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name of the job in lists and reports."""
+    model: OneOrMore[ModelName]
+    """Model or models: the name of a shipped model, a folder in Hugging Face layout, a hub id, or `shape:` and the name
+    of a config without weights, such as `shape:llama3.1-70b`."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; by default its main branch."""
+    overrides: dict[str, OverrideValue] = {}
+    """Values that replace those of the model's config.json, such as `{num_hidden_layers: 4}`."""
+    variants: VariantsSection = VariantsSection()
+    """Axes of the job's matrix."""
+    stages: Annotated[list[StageName], Field(min_length=1), AfterValidator(distinct)] = Field(
+        default_factory=_default_stages
+    )
+    """Stages to run; their order in the list does not matter."""
+    workload: WorkloadSection = WorkloadSection()
+    """Batch sizes and lengths."""
+    quantize: QuantizeSection = QuantizeSection()
+    """Options of the stage `quantize`."""
+    compile: CompileSection = CompileSection()
+    """Options of the stage `compile`."""
+    torch: TorchSection = TorchSection()
+    """Options of the torch engines."""
+    numerics: NumericsSection = NumericsSection()
+    """Options of the stage `numerics`."""
+    benchmark: BenchmarkSection = BenchmarkSection()
+    """Options of the stage `benchmark`."""
+    gate: GateSection | None = None
+    """Performance gate; without it a cell passes whatever its timings are."""
+    timeout: Seconds = 1800.0
+    """Time limit of one attempt of a task, such as `90s`, `30m` or `1h30m`."""
+    job_timeout: Seconds | None = None
+    """Time limit of the whole job from its submission; by default it has none."""
+    priority: Priority = 0
+    """Jobs with higher priority are scheduled first."""

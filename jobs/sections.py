@@ -1,0 +1,129 @@
+"""The sections of a job file that stages read, with the types, defaults and meanings of their keys."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field
+
+from jobs.field_types import Baseline, Count, OneOrMore, QuantizerName, Section, TimedMetric
+from jobs.process_order import ProcessOrder
+from jobs.variants import BenchmarkPlacement
+
+
+class WorkloadSection(Section):
+    """The inputs that programs are made for and timed with: every batch size with every prompt length."""
+
+    batch: OneOrMore[Count] = [1]
+    """Sequences in a batch."""
+    prompt_tokens: OneOrMore[Count] = [64]
+    """Tokens of each prompt."""
+    new_tokens: Count = 32
+    """Tokens that a whole generation adds to each prompt."""
+    kv_block_tokens: Literal[16, 32] = 16
+    """Tokens in a block of a paged KV cache."""
+
+    @property
+    def cache_tokens(self) -> int:
+        """Positions that the KV cache needs for one sequence."""
+        return max(self.prompt_tokens) + self.new_tokens
+
+
+class QuantizeSection(Section):
+    """How quantizers make low-precision weights and scales."""
+
+    windows: Count = 32
+    """Windows of calibration text."""
+    tokens: Count = 128
+    """Tokens in each window."""
+    text: str | None = None
+    """File with the calibration text, relative to the job file; by default the text that ships with haloctl."""
+    granularity: Literal["tensor", "channel"] | None = None
+    """What shares one scale of fp8 and int8 weights; by default the quantizer's first choice."""
+    inputs: Literal["static", "dynamic"] | None = None
+    """Scales of the inputs of fp8 and int8 layers: calibrated, or computed in each call; by default the quantizer's."""
+    group_size: Annotated[int, Field(ge=16, le=128, multiple_of=8)] | None = None
+    """Weights in a group of int4; by default the largest that fits."""
+    options: dict[QuantizerName, dict[str, str | bool | int | float]] = {}
+    """Options of each quantizer, such as `{llm-compressor: {smoothquant: 0.5}}`."""
+
+
+class NumericsSection(Section):
+    """How programs are compared with the reference, which is the model in torch in f32."""
+
+    windows: Count = 16
+    """Windows of held-out text."""
+    max_perplexity_increase_percent: Annotated[float, Field(gt=0)] | None = None
+    """Limit of the perplexity above the reference's, in percent; by default the precision's."""
+    max_kl_mean: Annotated[float, Field(gt=0)] | None = None
+    """Limit of the mean KL divergence, in nats; by default the precision's."""
+    text: str | None = None
+    """File with the held-out text, relative to the job file; by default the text that ships with haloctl."""
+
+
+class BenchmarkSection(Section):
+    """How often, in which order and where programs are timed."""
+
+    warmup: Annotated[int, Field(ge=0)] = 1
+    """Repetitions of each process that are not counted."""
+    repetitions: Count = 5
+    """Repetitions of each process, each of which is one sample."""
+    processes: Count = 1
+    """Fresh processes for each workload."""
+    order: ProcessOrder = ProcessOrder.SEQUENTIAL
+    """Order of the processes; `interleaved` and `shuffled` spread drift over all workloads."""
+    generations: Annotated[int, Field(ge=0)] = 3
+    """Whole generations that each process times; 0 times single steps only."""
+    max_disturbed_reruns: Annotated[int, Field(ge=0, le=10)] = 2
+    """Repetitions of a run that other load on the machine disturbed."""
+    exclusive: bool | None = Field(default=None, validation_alias=AliasChoices("exclusive", "quiet"))
+    """Whether the node runs nothing else meanwhile; by default only on the target `cpu`. Its old name is `quiet`."""
+    on: BenchmarkPlacement = BenchmarkPlacement.ANY
+    """Where each variant is timed: once on any node with room, all in one place, or on each node or device."""
+
+
+class CompileMode(StrEnum):
+    """What torch.compile optimizes for, in its own words."""
+
+    DEFAULT = "default"
+    REDUCE_OVERHEAD = "reduce-overhead"
+    MAX_AUTOTUNE = "max-autotune"
+    MAX_AUTOTUNE_NO_CUDAGRAPHS = "max-autotune-no-cudagraphs"
+
+
+class TorchSection(Section):
+    """Options of the engines `torch` and `torch-compile`."""
+
+    compile_mode: CompileMode = CompileMode.DEFAULT
+    """Mode of `torch.compile`, for the engine `torch-compile`."""
+    inductor: dict[Annotated[str, Field(pattern=r"^[a-z]\w*(\.\w+)*$")], bool | int | float | str] = {}
+    """Settings of `torch._inductor.config`, such as `{freezing: true}`, for the engine `torch-compile`."""
+    tunable_op: bool = False
+    """Whether the warm-up looks for the fastest kernel of each matmul (TunableOp), on GPUs."""
+    tunable_op_ms: Annotated[int, Field(ge=1)] | None = None
+    """Time for each of those kernels, in milliseconds; by default torch's."""
+
+
+class CompileSection(Section):
+    """How iree-compile is called."""
+
+    flags: list[Annotated[str, Field(pattern=r"^--[\w-]+(=.*)?$")]] = []
+    """Flags of iree-compile, added to those of the target."""
+
+
+class GateSection(Section):
+    """When a cell fails because it is slower than a baseline, beyond the noise of its device."""
+
+    against: Baseline = "last-good"
+    """Baseline: earlier good runs, a reference target, or another toolchain, such as `toolchain:iree-3.12`."""
+    metrics: OneOrMore[TimedMetric] = ["ttft_ms", "itl_ms"]
+    """Metrics that are compared."""
+    slowdown_percent: Annotated[float, Field(ge=0.5, le=100)] = 5.0
+    """Slowdown that is found 95 times in 100."""
+    runs: Annotated[int, Field(ge=1, le=9)] = 9
+    """Most measurements that are made until the gate can decide."""
+
+    @property
+    def toolchain(self) -> str | None:
+        """The toolchain that is the baseline; None if the baseline is something else."""
+        kind, _, name = self.against.partition(":")
+        return name if kind == "toolchain" else None

@@ -1,0 +1,1 @@
+"""Statistics on measurements: comparisons, trends, gates, noise, device speed."""

@@ -1,0 +1,1 @@
+"""Commands about files in the artifact store."""

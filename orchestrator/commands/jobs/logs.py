@@ -1,0 +1,24 @@
+"""`haloctl logs`."""
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.commands import options
+
+
+def logs(
+    name: options.TaskOrAttempt,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the task has ended.")] = False,
+) -> None:
+    """Print the log of an attempt, or of a task's latest one.
+
+    It works wherever the database can be reached: the head fetches logs from other machines.
+    """
+    from orchestrator import output
+    from orchestrator.context import open_context
+    from orchestrator.views import log_reader
+
+    with open_context() as context:
+        for text in log_reader.read_log(context, name, follow=follow, notify=output.print_message):
+            output.print_text(text)

@@ -1,0 +1,1 @@
+"""Commands about results: matrix, results, query, compare, trend, report, targets, import."""

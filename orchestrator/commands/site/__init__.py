@@ -1,0 +1,1 @@
+"""Commands about the site: head, node, nodes, toolchains, db."""

@@ -1,1 +1,0 @@
-"""Whether numbers differ: comparisons, trends, gates and the speed of devices."""

@@ -1,1 +1,0 @@
-"""Files on their way in and out: artifacts, whole variants, databases, quoted targets."""

@@ -1,0 +1,1 @@
+"""Following a job until it ends: progress, Ctrl-C, the matrix."""

@@ -1,0 +1,1 @@
+"""The leader: the loop that schedules tasks, and everything that the loop does."""

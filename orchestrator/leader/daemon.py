@@ -1,0 +1,98 @@
+"""The head daemon: leads on a Ray that it starts, or on an external one."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from jobs.errors import BadSetting
+from jobs.task import Node
+from orchestrator.context import Context
+from orchestrator.interrupts import catch_signals
+from orchestrator.leader.loop import run_leader
+from orchestrator.ray_cluster import ray_commands, ray_token
+from orchestrator.ray_cluster.head_ray import ExternalRay, HeadRay, RayCluster
+from orchestrator.ray_executor import RayExecutor
+from orchestrator.settings import Settings
+
+Say = Callable[[str], None]
+Restart = Callable[[str], NoReturn]  #: gets the reason
+
+
+class HeadExecutor(RayExecutor):
+    """Restarts Ray when one of its processes is gone; what agents run goes on meanwhile."""
+
+    def __init__(self, settings: Settings, ray: RayCluster, restart: Restart) -> None:
+        """`restart` is called when Ray has forgotten this process, and does not return."""
+        super().__init__(settings.data, ray.address, settings.artifacts)
+        self._ray, self._restart = ray, restart
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the live nodes. Raises ClusterUnreachable."""
+        self._ray.ensure()
+        return super().nodes()
+
+    def _lose_ray(self, error: BaseException) -> None:
+        """Restart this process: in Ray 2.60 an answer that comes while the connection shuts down ends it anyway."""
+        self._restart(str(error))
+
+
+def choose_ray(settings: Settings, host: str, port: int, address: str | None, say: Say) -> RayCluster:
+    """Return the Ray to lead on, and use its token in this process. Raises BadSetting for an invalid host."""
+    if not any(name in os.environ for name in (ray_token.FILE_VARIABLE, *ray_token.VARIABLES)):
+        ray_token.ensure_token(settings.data)
+    token = ray_token.token_environment(settings.data, None, say)
+    ray_token.use(token)
+    os.environ.update(ray_commands.FIXED)
+    if address := address or settings.ray_address:
+        return ExternalRay(address)
+    host = resolve_host(host)
+    if ipaddress.ip_address(host).is_loopback:
+        os.environ |= ray_commands.LOOPBACK
+    return HeadRay(settings.data, host, port, token)
+
+
+def resolve_host(given: str) -> str:
+    """Return a host's IP address. Raises BadSetting for one that nodes can't join."""
+    try:
+        address = socket.gethostbyname(given)
+    except OSError as error:
+        raise BadSetting("--host", f"{given}: {error.strerror}; give an address of this machine") from error
+    if ipaddress.ip_address(address).is_unspecified:
+        raise BadSetting("--host", f"{given} stands for every address: give the one at which nodes reach this machine")
+    return address
+
+
+def run_head(
+    context: Context, ray: RayCluster, say: Say, restart: Restart, *, standby: bool, leaves_running: bool
+) -> None:
+    """Lead until a signal comes. Raises AlreadyLeading when somebody leads and `standby` does not allow to wait."""
+    has_led = False
+
+    def make_executor() -> HeadExecutor:
+        nonlocal has_led
+        ray.ensure()
+        has_led = True
+        for line in join_instructions(ray.address, context.settings):
+            say(line)
+        return HeadExecutor(context.settings, ray, restart)
+
+    try:
+        with catch_signals() as interrupts:
+            run_leader(context, make_executor, interrupts, say, standby=standby, leaves_running=leaves_running)
+            if has_led and not leaves_running:
+                ray.end()
+    finally:
+        ray.leave()
+
+
+def join_instructions(address: str, settings: Settings) -> list[str]:
+    """Return what to do next: how nodes join."""
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    where = "on this machine" if address.startswith("127.") else "on each machine that is to run tasks"
+    token = f"the token is in {file}: give a node a copy with --token-file or {ray_token.FILE_VARIABLE}"
+    return [
+        f"Ray runs at {address}; {where}: haloctl node --head {address}",
+        token if file else "the token is in RAY_AUTH_TOKEN: a node needs the same in its environment",
+    ]

@@ -1,1 +1,0 @@
-"""Running again what ran: reproduce, verify, bisect."""

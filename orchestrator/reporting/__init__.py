@@ -1,1 +1,0 @@
-"""The report: the page that a team would keep by hand."""

@@ -1,0 +1,1 @@
+"""The report: one page with verdicts, timings, plots, changes and failures."""

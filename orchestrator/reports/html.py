@@ -1,0 +1,40 @@
+"""A report as one HTML file that fetches nothing. Pure."""
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from orchestrator.reports import charts, sections
+from orchestrator.reports.report import StatusReport
+from orchestrator.tables import FIRST_WORD
+from orchestrator.views.matrix_view import NOT_APPLICABLE
+
+#: The CSS class of a cell, by its text or first word.
+CELL_CLASSES = {
+    "PASS": "pass",
+    "FAIL": "fail",
+    "unschedulable": "waits",
+    "running": "waits",
+    NOT_APPLICABLE: "none",
+    "none": "none",
+}
+
+
+def page(report: StatusReport) -> str:
+    """Render the page; text of tools and people is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["look"] = _cell_class
+    environment.filters["drawn"] = lambda chart, number: Markup(charts.to_svg(chart, number))
+    environment.globals["sections"] = sections
+    return environment.get_template("page.html.j2").render(
+        report=report, charts_shown=charts.charts(report.runs, report.quoted)
+    )
+
+
+def _cell_class(text: str) -> str:
+    word = FIRST_WORD.match(text)
+    return CELL_CLASSES.get(text) or CELL_CLASSES.get(word[0] if word else "", "")

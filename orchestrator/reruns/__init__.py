@@ -1,0 +1,1 @@
+"""Running tasks again: reproduce, verify, bisect, and interleaved comparisons."""

@@ -1,1 +1,0 @@
-"""How answers look: rows, tables, matrices, pivots, logs and progress."""

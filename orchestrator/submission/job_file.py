@@ -1,0 +1,150 @@
+"""Reading job files and recipes: every mistake is reported with its file, line and key."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+import jobs
+from jobs.errors import JobFileError, UnknownRecipe
+from jobs.job_file.job_checks import job_problem
+from jobs.job_file.spec import JobSpec
+from jobs.models import ModelSource, resolve
+from jobs.problems import Key, Problem
+from jobs.quantizers import QUANTIZERS, FileOption
+from jobs.toolchain_table import TOOLCHAINS
+from jobs.toolchains import ToolchainSpec
+from orchestrator.yaml_document import YamlDocument, as_clause, read
+
+RECIPES = Path(jobs.__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A job file that was read and checked, with the lines of its keys for problems that are found later."""
+
+    document: YamlDocument
+    spec: JobSpec  #: with absolute paths
+    sources: tuple[ModelSource, ...]  #: its models, in order
+
+    def error(self, problem: Problem) -> JobFileError:
+        """Return the error about a problem, with the line of the key that is to blame."""
+        return self.document.error_about(problem)
+
+
+def recipes() -> tuple[str, ...]:
+    """Return the names of the job files that ship with haloctl."""
+    return tuple(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+
+
+def find(name: str) -> Path:
+    """Return the file that a user means by `name`: a file's path or a recipe's name."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    if name in recipes():
+        return RECIPES / f"{name}.yaml"
+    if path.is_dir():
+        raise JobFileError(name, None, "", "is a folder; give a job file")
+    raise UnknownRecipe(name, recipes())
+
+
+def load(name: str, toolchains: Mapping[str, ToolchainSpec] = TOOLCHAINS) -> JobFile:
+    """Read, check and complete a job file; paths in it are relative to its folder. Raises JobFileError."""
+    document = read(find(name))
+    if not isinstance(document.value, dict):
+        raise document.error((), "should be a mapping of keys such as name, model and variants")
+    try:
+        spec = JobSpec.model_validate(document.value)
+    except ValidationError as error:
+        raise _first_error(document, error) from error
+    if problem := job_problem(spec, toolchains):
+        raise document.error_about(problem)
+    return JobFile(document, _with_absolute_paths(document, spec), _sources(document, spec))
+
+
+def _sources(document: YamlDocument, spec: JobSpec) -> tuple[ModelSource, ...]:
+    """Return the job's models; refuses two of the same name, and exclusions of a model that the job does not have."""
+    sources: dict[str, ModelSource] = {}
+    for index, text in enumerate(spec.model):
+        try:
+            source = resolve(text, document.path.parent)
+        except ValueError as error:
+            raise document.error(("model", index), str(error)) from error
+        if source.name in sources:
+            raise document.error(("model", index), f"has the same name, {source.name}, as {sources[source.name].text}")
+        sources[source.name] = source
+    aliases = {alias for source in sources.values() for alias in source.aliases}
+    for index, rule in enumerate(spec.variants.exclude):
+        if rule.model is not None and rule.model not in aliases:
+            known = ", ".join(source.text for source in sources.values())
+            raise document.error(("variants", "exclude", index, "model"), f"should be one of {known}")
+    return tuple(sources.values())
+
+
+def _with_absolute_paths(document: YamlDocument, spec: JobSpec) -> JobSpec:
+    """Return the spec with the absolute path of each file that it names; refuses a file that does not exist."""
+
+    def absolute(key: Key, name: str) -> str:
+        file = (document.path.parent / Path(name).expanduser()).resolve()
+        if not file.is_file():
+            raise document.error(key, f"the file {file} does not exist")
+        return str(file)
+
+    numerics, quantize = spec.numerics, spec.quantize
+    if numerics.text is not None:
+        numerics = numerics.model_copy(update={"text": absolute(("numerics", "text"), numerics.text)})
+    if quantize.text is not None:
+        quantize = quantize.model_copy(update={"text": absolute(("quantize", "text"), quantize.text)})
+    options = {
+        quantizer: {
+            key: absolute(("quantize", "options", quantizer, key), str(value))
+            if isinstance(QUANTIZERS[quantizer].options[key], FileOption)
+            else value
+            for key, value in values.items()
+        }
+        for quantizer, values in quantize.options.items()
+    }
+    quantize = quantize.model_copy(update={"options": options})
+    return spec.model_copy(update={"numerics": numerics, "quantize": quantize})
+
+
+def _first_error(document: YamlDocument, error: ValidationError) -> JobFileError:
+    """Return the first mistake (a misspelled key before a missing one), with the number of the others."""
+    mistakes = sorted(error.errors(include_url=False), key=lambda mistake: mistake["type"] != "extra_forbidden")
+    first, others = mistakes[0], len(mistakes) - 1
+    key = tuple(part for part in first["loc"] if part != "[key]")
+    message = _message(key, first["type"], first["msg"], first.get("input"))
+    return document.error(key, message + (f" (and {others} more)" if others else ""))
+
+
+def _message(key: Key, kind: str, message: str, value: object) -> str:
+    if kind == "extra_forbidden":
+        known = _keys_at(key[:-1])
+        close = difflib.get_close_matches(str(key[-1]), known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        return f"is not a key of a job file here: {hint}"
+    if kind == "missing":
+        return "is missing"
+    text = as_clause(message)
+    return text if isinstance(value, dict | list) else f"{text}, not {value!r}"
+
+
+def _keys_at(key: Key) -> list[str]:
+    """Return the keys that a job file may have at a place."""
+    model: type[BaseModel] = JobSpec
+    for part in key:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[str(part)].annotation
+        section = next(filter(_is_section, (annotation, *getattr(annotation, "__args__", ()))), None)
+        if section is None:
+            return []
+        model = section
+    return list(model.model_fields)
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

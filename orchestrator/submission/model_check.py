@@ -1,0 +1,157 @@
+"""The check of a job's model before planning: can it be read, and split as the job asks?
+
+The check runs in a process of its own, which imports torch and transformers and takes seconds. Its answer is cached
+until the model's files or the programs change.
+"""
+
+import json
+import subprocess
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from jobs.engines import ENGINES, ProcessLayout, engines_with
+from jobs.errors import JobFileError
+from jobs.hashing import digest_of
+from jobs.job_file.spec import JobSpec
+from jobs.models import ModelKind, ModelSource, shape_file
+from jobs.problems import Problem
+from jobs.quantizers import QUANTIZERS
+from jobs.stages.base import Model
+from jobs.task import Command
+from jobs.toolchains import Toolchain
+from jobs.variants import HALOCTL, Precision, Variant
+from orchestrator.submission import hub
+from orchestrator.submission.job_file import JobFile
+from workers.environment import resolve_command
+
+CHECK_TIMEOUT_S = 600.0  #: a hub model's config, tokenizer and headers may have to be fetched first
+
+
+def inspect_model(file: JobFile, source: ModelSource, toolchain: Toolchain, cache: Path) -> Model:
+    """Return the facts about a model that planning needs; raises JobFileError that names the module and the reason.
+
+    A hub model is pinned to its current commit, whatever is pushed there later.
+    """
+    spec = file.spec
+    commit = hub.commit(source.text, spec.revision) if source.kind is ModelKind.HUB else None
+    revision = commit or spec.revision
+    command = _command(spec, source, revision)
+    identity = digest_of([command.argv, _files(source), dict(toolchain.versions), toolchain.programs])
+    cached = cache / "models" / f"{identity}.json"
+    facts = _read(cached) if commit or source.kind is not ModelKind.HUB else None
+    if facts is None:
+        facts = _run(command, file, source)
+        _write(cached, facts)
+    if facts["problems"]:
+        raise file.error(_split_problem(file, source, facts["problems"]))
+    return Model(
+        text=source.text,
+        name=source.name,
+        digest=facts["digest"],
+        parameters=facts["parameters"],
+        has_weights=source.has_weights,
+        is_quantized=facts["is_quantized"],
+        revision=revision,
+        overrides=spec.overrides,
+    )
+
+
+def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Command:
+    variants = spec.variants.of("", source.aliases)
+    programs = [variant for variant in variants if ENGINES[variant.engine].is_compiled_by_iree]
+    exported = [variant for variant in programs if variant.exporter == HALOCTL]
+    groups = _groups(spec, exported)
+    precisions = sorted({variant.precision.value for variant in exported})
+    pipelines = sorted({variant.pp for variant in variants if variant.exporter == "sharktank"})
+    attentions = sorted({variant.attention.value for variant in programs})
+    return Command(
+        (
+            "python",
+            "-m",
+            "workers.llm.programs.check",
+            f"--model={source.text}",
+            *([f"--revision={revision}"] if revision else []),
+            *(f"--override={key}={json.dumps(value)}" for key, value in sorted(spec.overrides.items())),
+            "--tp",
+            *_tensor_parallelisms(programs),
+            "--torch-tp",
+            *_tensor_parallelisms(
+                variant for variant in variants if variant.engine in engines_with(ProcessLayout.RANKS)
+            ),
+            *(["--int4", *groups] if groups else []),
+            *(["--precision", *precisions] if precisions else []),
+            *(["--sharktank", *map(str, pipelines)] if pipelines else []),
+            *(["--attention", *attentions] if attentions else []),
+            f"--cache-length={spec.workload.cache_tokens}",
+            *([] if source.has_weights else ["--no-weights"]),  # an export's parameter files follow from them too
+        )
+    )
+
+
+def _tensor_parallelisms(variants: Iterable[Variant]) -> list[str]:
+    return [str(tp) for tp in sorted({variant.tp for variant in variants})]
+
+
+def _groups(spec: JobSpec, variants: Collection[Variant]) -> list[str]:
+    """Return the devices that weights in groups of columns are split over, with the group size if it is set: `8:64`."""
+    groups = set()
+    for variant in variants:
+        scheme = QUANTIZERS[variant.quantizer].schemes.get(Precision.INT4)
+        if scheme and variant.precision is Precision.INT4:
+            size = scheme.group_size or spec.quantize.group_size
+            groups.add(f"{variant.tp}:{size}" if size else str(variant.tp))
+    return sorted(groups)
+
+
+def _files(source: ModelSource) -> list[tuple[str, int, int]]:
+    """Return names, sizes and times of a model's files; while they stay the same, so does the cached answer."""
+    if source.kind is ModelKind.SHAPE:
+        paths = [shape_file(source)]
+    else:
+        paths = sorted(path for path in source.folder.iterdir() if path.is_file()) if source.folder else []
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+
+
+def _run(command: Command, file: JobFile, source: ModelSource) -> dict[str, Any]:
+    argv, env = resolve_command(command)
+    try:
+        process = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _unreadable(file, source, f"could not be read within {CHECK_TIMEOUT_S:.0f} s") from error
+    if process.returncode != 0:
+        last = (process.stderr.strip().splitlines() or ["the check printed nothing"])[-1]
+        raise _unreadable(file, source, last.removeprefix("error: "))
+    facts: dict[str, Any] = json.loads(process.stdout)
+    return facts
+
+
+def _unreadable(file: JobFile, source: ModelSource, message: str) -> JobFileError:
+    key = ("model", file.sources.index(source))
+    return file.error(Problem(f"{source.text}: {message}", (key, ("model",))))
+
+
+def _split_problem(file: JobFile, source: ModelSource, problems: list[Mapping[str, Any]]) -> Problem:
+    """Return the first reason why a model can't be split or exported, with the number of the others."""
+    first, others = problems[0], len(problems) - 1
+    place = f"tp {first['tp']}: {first['module']}" if first.get("tp") else first["module"]
+    message = f"{source.text}: {place}: {first['reason']}" + (f" (and {others} more)" if others else "")
+    model = (("model", file.sources.index(source)), ("model",))
+    return Problem(message, (("variants", "tp"), *model) if first.get("tp") else model)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    with suppress(OSError, json.JSONDecodeError):
+        facts: dict[str, Any] = json.loads(path.read_text())
+        return facts
+    return None
+
+
+def _write(path: Path, facts: Mapping[str, Any]) -> None:
+    """Cache an answer; a cache that can't be written is ignored."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".new")
+        unfinished.write_text(json.dumps(facts))
+        unfinished.replace(path)

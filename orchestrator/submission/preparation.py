@@ -1,0 +1,138 @@
+"""The preparation of jobs: from a file's name on the command line to a plan that can be stored."""
+
+import getpass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from db.store import Store, Submission
+from jobs.errors import BadSetting
+from jobs.job_file.job_checks import (
+    installation_problem,
+    job_problem,
+    places_problem,
+    quantization_problem,
+    weights_problem,
+)
+from jobs.job_file.spec import JobSpec
+from jobs.plan import Plan, plan
+from jobs.problems import Problem
+from jobs.stages import STAGES
+from jobs.stages.base import Model
+from jobs.task import Node
+from jobs.toolchains import Toolchain, ToolchainSpec
+from jobs.variants import BenchmarkPlacement
+from orchestrator import known_nodes
+from orchestrator.settings import Settings
+from orchestrator.submission import job_file, model_check
+from orchestrator.submission.job_file import JobFile
+from orchestrator.toolchains import site_toolchains
+from workers.toolchain_probe import probe_toolchain
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job that passed all checks and can be stored."""
+
+    spec: JobSpec
+    model: Model
+    plan: Plan
+    toolchain: Toolchain  #: the default one
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """The options of the command line that replace values of the job file."""
+
+    priority: int | None = None
+    on: BenchmarkPlacement | None = None
+    on_option: str = ""  #: the option that set `on`
+    start: str | None = None  #: the stage that runs again, with the stages that follow it
+
+
+def prepare(name: str, settings: Settings, options: SubmitOptions = SubmitOptions()) -> PreparedJob:
+    """Read a job file or recipe, check its models and plan it. Raises UserError for anything that can't work."""
+    toolchains = site_toolchains.read_toolchains(settings)
+    file = with_options(job_file.load(name, toolchains), options, toolchains)
+    nodes = _nodes(file, options)
+    toolchain = probe_toolchain(settings.cache)
+    problems = [weights_problem(file.spec, source) for source in file.sources]
+    problems.append(installation_problem(file.spec, toolchain.versions, toolchains))
+    _refuse(file, problems)
+    models = [model_check.inspect_model(file, source, toolchain, settings.cache) for source in file.sources]
+    _refuse(file, [quantization_problem(file.spec, model) for model in models])
+    model = replace(models[0], more=tuple(models[1:]))
+    planned = plan(file.spec, model, nodes, toolchains)
+    if not planned.variants:
+        raise file.error(Problem.at("variants", "exclude", message="leaves no variant"))
+    if options.start is not None:
+        _refuse(file, [start_problem(options.start, file.spec)])
+        planned = run_again_from(options.start, planned)
+    return PreparedJob(file.spec, model, planned, toolchain)
+
+
+def _refuse(file: JobFile, problems: Sequence[Problem | None]) -> None:
+    for problem in filter(None, problems):
+        raise file.error(problem)
+
+
+def with_options(file: JobFile, options: SubmitOptions, toolchains: Mapping[str, ToolchainSpec]) -> JobFile:
+    """Return the job file with the values of options; raises JobFileError if another key does not allow one."""
+    spec = file.spec
+    if options.priority is not None:
+        spec = spec.model_copy(update={"priority": options.priority})
+    if options.on is None:
+        return replace(file, spec=spec)
+    spec = spec.model_copy(update={"benchmark": spec.benchmark.model_copy(update={"on": options.on})})
+    if problem := job_problem(spec, toolchains):
+        keys = tuple(key for key in problem.keys if key != ("benchmark", "on")) or problem.keys
+        raise file.error(Problem(f"{options.on_option}: {problem.message}", keys))
+    return replace(file, spec=spec)
+
+
+def _nodes(file: JobFile, options: SubmitOptions) -> Sequence[Node]:
+    """Return the nodes that the job is planned for, if it is measured in certain places."""
+    if file.spec.benchmark.on is BenchmarkPlacement.ANY:
+        return ()
+    nodes = known_nodes.up_nodes()
+    if problem := places_problem(file.spec, nodes):
+        raise file.error(problem) if options.on is None else BadSetting(options.on_option, problem.message)
+    return nodes
+
+
+def start_problem(start: str, spec: JobSpec) -> Problem | None:
+    """Return why a job can't run again from a stage; raises BadSetting if there is no such stage."""
+    stages = [name for name in STAGES if name in spec.stages]
+    if start not in STAGES:
+        raise BadSetting("--from", f"no stage is called {start!r}; its stages are {', '.join(stages)}")
+    if start in stages:
+        return None
+    return Problem.at(
+        "stages", message=f"--from {start}: the job has no stage {start}; its stages are {', '.join(stages)}"
+    )
+
+
+def run_again_from(start: str, planned: Plan) -> Plan:
+    """Return the plan in which a stage and those that follow it run even if their outputs are in the cache."""
+    order = list(STAGES)
+    again = order[order.index(start) :]
+    return replace(planned, tasks=tuple(replace(task, is_fresh=task.stage in again) for task in planned.tasks))
+
+
+def store_job(
+    store: Store, spec: JobSpec, model: Model, planned: Plan, *, reuse: bool = True, reuse_measurements: bool = False
+) -> str:
+    """Store a job; return its id."""
+    return store.submit(
+        Submission(
+            plan=planned,
+            name=spec.name,
+            spec=spec.model_dump(mode="json"),
+            model=model,
+            submitted_by=getpass.getuser(),
+            timeout_s=spec.timeout,
+            reuse=reuse,
+            reuse_measurements=reuse_measurements,
+            priority=spec.priority,
+            job_timeout_s=spec.job_timeout,
+        )
+    )

@@ -1,0 +1,33 @@
+"""Times as users write and read them: in their own time zone, to the minute."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from jobs.errors import BadSetting
+
+AGE = re.compile(r"(\d+)([mhd])")
+DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+AGE_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def format_time(time: str) -> str:
+    """Return a stored time (ISO 8601, UTC) in the local time zone, to the minute."""
+    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def parse_time(text: str, now: datetime, option: str = "--since") -> datetime:
+    """Parse a date or time in the local time zone, or an age before `now`; raises BadSetting that names the option."""
+    age = AGE.fullmatch(text.strip())
+    if age:
+        return now - timedelta(**{AGE_UNITS[age[2]]: int(age[1])})
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        expected = "is neither a date or time such as 2026-11-20 or 2026-11-20T08:00 nor an age such as 90m, 12h or 7d"
+        raise BadSetting(option, f"{text!r} {expected}") from None
+
+
+def parse_end_time(text: str, now: datetime, option: str) -> datetime:
+    """Parse the end of a period, where a date includes that whole day; raises like `parse_time`."""
+    time = parse_time(text, now, option)
+    return time + timedelta(days=1) if DAY.fullmatch(text.strip()) else time

@@ -1,0 +1,1 @@
+"""Rows, tables, matrices, pivots, logs and progress as users see them."""

@@ -1,0 +1,244 @@
+"""Exported programs: what the real programs write compiles, runs, and computes what transformers computes."""
+
+import functools
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.integration.models import make_checkpoint
+from tests.integration.stage_programs import NARROW, run_here
+from workers.llm.programs import export as export_program
+from workers.llm.runtime.iree_session import IreeSession
+
+ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
+STEPS = 8  #: decode steps after each prefill
+CACHE_LENGTH = 36
+GIB = 1 << 30
+SMALLEST_LAYER_BYTES = 8 << 10  #: of a layer's weights on one of 8 ranks; a prompt's rotary tables are smaller
+#: largest difference of a logit from eager f32
+TOLERANCE = {"f32": 2e-5, "f16": 5e-2, "bf16": 0.4}
+
+
+@dataclass(frozen=True)
+class ExportCase:
+    """A family, changes of its config, and how it is exported."""
+
+    family: str
+    tp: int
+    precision: str = "f32"
+    attention: str = "sdpa"
+    batch: tuple[int, ...] = (2,)
+    prompt_tokens: tuple[int, ...] = (12,)
+    block_tokens: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        paged = "" if self.block_tokens is None else "-paged"
+        return f"{self.family}-{self.precision}-tp{self.tp}-{self.attention}{paged}"
+
+
+#: Several batch sizes and prompt lengths stand in the fewest: a program for each of them takes seconds to compile.
+CASES = [
+    ExportCase("llama", 1, batch=(3,), prompt_tokens=(8, 20)),
+    ExportCase("llama", 4, "f16", config={"num_key_value_heads": 2}),
+    ExportCase("mistral", 2, block_tokens=16, config={"sliding_window": 5}),
+    ExportCase(
+        "qwen2",
+        2,
+        attention="eager",
+        block_tokens=16,
+        config={"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    ExportCase("qwen3", 2, "bf16"),
+    ExportCase("llama", 1, "f16", batch=(1, 3), prompt_tokens=(20,), block_tokens=32),
+    ExportCase("llama", 8, block_tokens=16),
+    ExportCase("granite", 2, "f16", attention="eager", config={"vocab_size": 255, "tie_word_embeddings": True}),
+]
+
+
+def run(arguments: Sequence[str | Path], folder: Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program of this environment in `folder`."""
+    path = os.pathsep.join((str(BIN), os.environ["PATH"]))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, "HF_HUB_OFFLINE": "1"}
+    argv = [str(argument) for argument in arguments]
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, **kwargs)
+
+
+def export(
+    folder: Path, model: str | Path, case: ExportCase, *extra: str, **kwargs: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the export program; its outputs are in `folder`/outputs."""
+    folder.mkdir(exist_ok=True)
+    argv = [sys.executable, "-m", "workers.llm.programs.export", *flags(model, case), *extra]
+    return run(argv, folder, **kwargs)
+
+
+def flags(model: str | Path, case: ExportCase) -> list[str]:
+    """The flags of the export program."""
+    arguments = ["--model", str(model), "--precision", case.precision]
+    arguments += ["--tp", str(case.tp), "--attention", case.attention, "--cache-length", str(CACHE_LENGTH)]
+    arguments += ["--batch", *map(str, case.batch), "--prompt-tokens", *map(str, case.prompt_tokens)]
+    return arguments if case.block_tokens is None else [*arguments, "--block-tokens", str(case.block_tokens)]
+
+
+def build(base: Path, case: ExportCase) -> Path:
+    """Export and compile a case for the CPU, once; returns the folder that has the program."""
+    folder = base / str(case)
+    if not folder.exists():
+        folder.mkdir()
+        run_here(export_program.main, folder, *flags(checkpoint(base, case), case))
+        compile_for_cpu(folder, case.tp, NARROW)
+    return folder
+
+
+def compile_for_cpu(folder: Path, tp: int, *extra: str) -> Path:
+    """Compile what was exported into `folder`, with `extra` flags."""
+    names = ["local"] if tp == 1 else [f"local[{rank}]" for rank in range(tp)]
+    argv = [
+        "iree-compile",
+        "outputs/model.mlir",
+        "-o",
+        "model.vmfb",
+        "--dump-compilation-phases-to=phases",
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+    ]
+    argv += ["--iree-llvmcpu-target-cpu=host", *(f"--iree-hal-target-device={name}" for name in names), *extra]
+    done = run(argv, folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder / "model.vmfb"
+
+
+def checkpoint(base: Path, case: ExportCase) -> Path:
+    """The case's random model."""
+    folder = base / f"model-{case}"
+    return folder if folder.exists() else make_checkpoint(folder, case.family, **case.config)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("export")
+
+
+def reference_logits(model: Path, tokens: torch.Tensor, lengths: torch.Tensor, steps: int) -> torch.Tensor:
+    """Logits `[batch, 1 + steps, vocab]` from each row's last prompt token on, each row computed alone and unpadded."""
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
+    rows = []
+    with torch.inference_mode():
+        for row, length in zip(tokens, lengths.tolist(), strict=True):
+            logits = reference(row[None, : length + steps]).logits[0]
+            rows.append(logits[length - 1 : length + steps])
+    return torch.stack(rows)
+
+
+def program_logits(
+    session: IreeSession, tokens: torch.Tensor, lengths: torch.Tensor, bucket: int, steps: int, *table: torch.Tensor
+) -> torch.Tensor:
+    """The program's logits for the same tokens; the padding of the prompts must not matter."""
+    padded = torch.full((len(tokens), bucket), 7)
+    for row, length in enumerate(lengths.tolist()):
+        padded[row, :length] = tokens[row, :length]
+    logits = [session.prefill(padded, lengths, *table)]
+    for step in range(steps):
+        at = lengths + step
+        logits.append(session.decode(tokens.gather(1, at[:, None]), at, *table))
+    return torch.cat(logits, dim=1)
+
+
+def largest_difference(session: IreeSession, model: Path, batch: int, bucket: int) -> float:
+    """Over a prefill with ragged lengths and the decode steps after it."""
+    generator = torch.Generator().manual_seed(batch * 100 + bucket)
+    tokens = torch.randint(3, 250, (batch, bucket + STEPS), generator=generator)
+    lengths = torch.tensor([bucket - 3 * row for row in range(batch)])
+    expected = reference_logits(model, tokens, lengths, STEPS)
+    logits = program_logits(session, tokens, lengths, bucket, STEPS, *scrambled_table(session, batch, generator))
+    return float((logits - expected).abs().max())
+
+
+def scrambled_table(session: IreeSession, batch: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Blocks from all over the pool, none of them twice, where the cache is paged."""
+    for argument in session.program["entry_points"][-1]["arguments"]:
+        if argument["name"] == "block_table":
+            pool, blocks = argument["pool_blocks"], argument["shape"][1]
+            return [torch.randperm(pool, generator=generator)[: batch * blocks].view(batch, blocks)]
+    return []
+
+
+def assert_nothing_lasting_is_copied(folder: Path, tp: int) -> None:
+    """Neither the cache in a call, nor weights in a layer."""
+    (stream,) = (folder / "phases").glob("*.stream.mlir")
+    copies = [line for line in stream.read_text().splitlines() if "stream.cmd.copy" in line]
+    assert tp == 1 or copies, "hidden states are copied from device to device"
+    assert not [line for line in copies if "resource<variable>" in line]
+    layers = "".join(re.findall(r"util\.func private @\w+\.layer0.*?\n  }", stream.read_text(), re.DOTALL))
+    assert "inlining_policy = #util.inline.never" in layers
+    constants = re.findall(r"stream.cmd.copy .* %c(\d+) : !stream.resource<constant>", layers)
+    assert max(map(int, constants), default=0) < SMALLEST_LAYER_BYTES
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_program_computes_what_transformers_computes(base: Path, case: ExportCase) -> None:
+    model, folder = checkpoint(base, case), build(base, case)
+    session = IreeSession(folder / "outputs/config.json", folder / "model.vmfb", ["local-task"] * case.tp)
+    for batch in case.batch:
+        for bucket in case.prompt_tokens:
+            assert largest_difference(session, model, batch, bucket) < TOLERANCE[case.precision], (batch, bucket)
+    assert_nothing_lasting_is_copied(folder, case.tp)
+
+
+def test_iree_run_module_takes_plain_inputs_for_every_entry_point(base: Path) -> None:
+    folder = build(base, CASES[0])
+    for entry in json.loads((folder / "outputs/config.json").read_text())["entry_points"]:
+        batch, tokens = entry["arguments"][0]["shape"]
+        argv = ["iree-run-module", "--module=model.vmfb", "--device=local-task", f"--function={entry['name']}"]
+        argv += ["--parameters=model=outputs/model.rank0.irpa"]
+        done = run([*argv, f"--input={batch}x{tokens}xi64=5", f"--input={batch}xi64={tokens}"], folder)
+        assert done.returncode == 0, done.stderr
+        assert f"{batch}x1x256xf32=" in done.stdout
+
+
+def test_405b_exports_from_its_shape_in_seconds_and_little_memory(base: Path) -> None:
+    case = ExportCase("llama", 8, "f16", batch=(1,), prompt_tokens=(32,))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = export(base / "405b", "shape:llama3.1-405b", case)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert after.ru_utime - before.ru_utime < 60, "of processor time: others may use the machine too"
+    outputs = base / "405b/outputs"
+    report = json.loads((outputs / "export.json").read_text())
+    assert report["peak_rss_bytes"] < GIB
+    assert report["layer_kinds"] == 1
+    assert sorted(path.name for path in outputs.iterdir()) == ["config.json", "export.json", "model.mlir"]
+    text = (outputs / "model.mlir").read_text()
+    assert text.count("inlining_policy = #util.inline.never") == 2
+
+
+def test_a_split_that_does_not_divide_is_refused_with_module_and_reason(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
+    model = make_checkpoint(tmp_path / "model", "llama", **config)
+    done = export(tmp_path / "run", model, ExportCase("llama", 2))
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert "self_attn.k_proj" in line
+    assert "3 key/value heads" in line
+    assert list((tmp_path / "run/outputs").iterdir()) == []
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", "llama")
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    done = export(tmp_path / "run", model, ExportCase("llama", 1), preexec_fn=limit)
+    assert done.returncode == 2, done.stderr
+    assert "model.rank0.irpa could not be written: File too large" in done.stderr
+    assert list((tmp_path / "run/outputs").iterdir()) == []

@@ -1,0 +1,1 @@
+"""The agent of a node, and the protocol that it speaks with the head."""

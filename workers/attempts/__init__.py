@@ -1,0 +1,1 @@
+"""Running one attempt of a task, from its inputs to its result."""

@@ -1,0 +1,230 @@
+"""Runs one attempt of a task, from its inputs to its result."""
+
+import json
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+from jobs.errors import ArtifactLost, StorageUnusable
+from jobs.exporters import stage_of
+from jobs.stages.base import INPUTS, OUTPUTS, Stage
+from jobs.state import Failure, FailureKind
+from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResult
+from jobs.toolchains import Toolchain
+from workers import failures
+from workers.artifacts import ArtifactStore
+from workers.attempts.folders import checked, empty_outputs, log_path, working_folder
+from workers.environment import MissingTool, gang_variables, resolve_command, stage_environment
+from workers.machine import fitness
+from workers.measurement.measuring import Measure, run_measured
+from workers.processes.cancellation import Cancellation
+from workers.processes.client import CommandResult, EndReason, RunResult, SupervisedRun
+from workers.processes.lease import Lease
+from workers.toolchains.environments import Environments
+
+PUBLISH_TIMEOUT_S = 300.0  #: for a store that can't be reached when outputs are to be published
+PUBLISH_RETRY_S = 1.0
+
+#: Failures after which outputs are kept: the numbers are wrong, and somebody will want to see them.
+KINDS_WITH_OUTPUTS = frozenset({FailureKind.WRONG_NUMBERS})
+
+
+def run(
+    attempt: Attempt,
+    data: Path,
+    store: ArtifactStore,
+    toolchain: Toolchain,
+    cancellation: Cancellation,
+    lease: Lease | None = None,
+    measure: Measure = run_measured,
+) -> TaskResult:
+    """Run an attempt; whatever goes wrong with its tools or this machine is a failure in the result.
+
+    It runs under the toolchain that it asks for, which must have been built in the data folder, or else under the
+    given one. Its processes end when nobody renews the lease.
+    """
+    started = time.monotonic()
+    built = Environments(data).use(attempt.toolchain) if attempt.toolchain else nullcontext(toolchain)
+    with built as attempt_toolchain:
+        if attempt_toolchain is None:
+            message = f"toolchain {attempt.toolchain[:16]} is not built on this node any more"
+            return TaskResult(attempt.id, attempt.epoch, Failure(FailureKind.NODE_UNFIT, message))
+        variables = stage_environment(attempt.devices, attempt.cpus, tools=attempt_toolchain.tools)
+        result = TaskResult(
+            attempt.id,
+            attempt.epoch,
+            failure=None,
+            environment=variables | gang_variables(attempt.gang),
+            versions=attempt_toolchain.versions,
+        )
+        if unfit := fitness.check_before(attempt, cancellation):
+            failure = failures.of_unfit(map(fitness.describe, unfit))
+            return replace(result, failure=failure, unfit=unfit, wall_s=time.monotonic() - started)
+        has_begun = not cancellation.is_requested
+        result = _AttemptRun(attempt, data, store, attempt_toolchain, cancellation, lease, measure).run(result)
+    unfit = fitness.check_after(attempt) if has_begun else ()
+    return replace(
+        result,
+        artifacts=(*result.artifacts, *_publish_log(log_path(data, attempt.id), store)),
+        warnings=(*result.warnings, *map(fitness.describe, unfit)),
+        unfit=unfit,
+        wall_s=time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True)
+class _AttemptRun:
+    """An attempt on a node that is fit for it, with all that it runs with."""
+
+    attempt: Attempt
+    data: Path
+    store: ArtifactStore
+    toolchain: Toolchain
+    cancellation: Cancellation
+    lease: Lease | None
+    measure: Measure
+
+    @property
+    def log(self) -> Path:
+        return log_path(self.data, self.attempt.id)
+
+    def run(self, result: TaskResult) -> TaskResult:
+        """Return the result, completed by what came of the attempt's commands."""
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with working_folder(self.data, self.attempt.id) as folder:
+                place_inputs(self.attempt.inputs, self.store, folder)
+                stage = stage_of(self.attempt.stage, self.attempt.settings)
+                commands, outcome = self._run_stage(stage, folder, result.environment)
+                result = replace(result, processes=tuple(command.process for command in commands))
+                artifacts = self._publish(stage, folder) if _has_outputs(outcome.failure) else ()
+            return replace(
+                result,
+                failure=outcome.failure,
+                artifacts=artifacts,
+                measurements=outcome.measurements,
+                warnings=outcome.warnings,
+            )
+        except InputsLost as error:
+            lost = tuple(file.artifact for file in error.files)
+            return replace(result, failure=failures.of_lost(error.files), lost=lost)
+        except MissingTool as error:
+            return replace(result, failure=Failure(FailureKind.TOOLCHAIN, str(error)))
+        except StorageUnusable as error:
+            return replace(result, failure=Failure(FailureKind.NODE_UNFIT, str(error)))
+        except OSError as error:
+            return replace(result, failure=failures.of_machine(error))
+
+    def _run_stage(
+        self, stage: Stage, folder: Path, environment: Mapping[str, str]
+    ) -> tuple[tuple[CommandResult, ...], Outcome]:
+        def run_commands(timeout_s: float) -> tuple[RunResult, Outcome]:
+            empty_outputs(folder)
+            result = self._run_commands(folder, environment, timeout_s)
+            return result, _outcome(self.attempt, result, folder, self.log, timeout_s)
+
+        if stage.is_measured:
+            result, outcome = self.measure(self.attempt, run_commands, self.toolchain.versions, self.cancellation)
+        else:
+            result, outcome = run_commands(self.attempt.timeout_s)
+        return result.commands, outcome
+
+    def _run_commands(self, folder: Path, environment: Mapping[str, str], timeout_s: float) -> RunResult:
+        if self.cancellation.is_requested:
+            return RunResult(EndReason.CANCELLED, ())
+        environment = {**environment, "TMPDIR": str(folder)}  # what a killed tool leaves there goes with the folder
+        resolved = (resolve_command(command, environment, self.toolchain) for command in self.attempt.commands)
+        commands = [Command(argv, env) for argv, env in resolved]
+        with SupervisedRun(commands, folder, self.log, timeout_s, self.attempt.id, self.lease) as supervised_run:
+            self.cancellation.on_cancel(supervised_run.cancel)
+            return supervised_run.wait()
+
+    def _publish(self, stage: Stage, folder: Path) -> tuple[Artifact, ...]:
+        """Publish the outputs that the stage keeps; wait for a store that is away, since they took longer to make."""
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+        files = sorted(path for path in (folder / OUTPUTS).iterdir() if path.is_file() and not path.is_symlink())
+        kinds = [(path, kind_of(path.name, stage.artifacts)) for path in files]
+        retrying = Retrying(
+            retry=retry_if_exception_type(StorageUnusable),
+            wait=wait_fixed(PUBLISH_RETRY_S),
+            stop=lambda state: self.cancellation.is_requested or stop_after_delay(PUBLISH_TIMEOUT_S)(state),
+            reraise=True,
+        )
+        return retrying(lambda: tuple(self.store.put(path, kind) for path, kind in kinds if kind))
+
+
+class InputsLost(Exception):
+    """The store lacks artifacts of earlier stages, or has damaged ones."""
+
+    def __init__(self, files: tuple[failures.LostFile, ...]) -> None:
+        super().__init__(files)
+        self.files = files
+
+
+def place_inputs(inputs: Mapping[str, Iterable[Artifact]], store: ArtifactStore, folder: Path) -> None:
+    """Put the artifacts of earlier stages at inputs/<stage>/<name>; raises InputsLost with all that the store lacks."""
+    lost = []
+    for stage, artifacts in inputs.items():
+        for artifact in artifacts:
+            try:
+                store.place(artifact, folder / INPUTS / checked(stage) / checked(artifact.name))
+            except ArtifactLost as error:
+                lost.append(failures.LostFile(stage, artifact, error.how))
+    if lost:
+        raise InputsLost(tuple(lost))
+
+
+def kind_of(name: str, kinds: Mapping[str, str]) -> str | None:
+    """Return an output's kind of artifact, by the longest ending that matches; None where it is not kept."""
+    endings = [ending for ending in kinds if name.endswith(ending)]
+    return kinds[max(endings, key=len)] if endings else None
+
+
+def _outcome(attempt: Attempt, result: RunResult, folder: Path, log: Path, timeout_s: float) -> Outcome:
+    """Return the outcome of the commands, from how they ended, their outputs and their processes."""
+    texts = [failures.read_log(log, command.log_start, command.log_end) for command in result.commands]
+    failure = failures.of_commands(result, attempt.commands, texts[-1] if texts else "", timeout_s)
+    if failure:
+        return Outcome(failure=failure)
+    if attempt.gang and attempt.gang.rank > 0:  # the first node's report is about all of them
+        return Outcome()
+    outcome = _parse(attempt, folder, "\n".join(texts))
+    if not _has_outputs(outcome.failure):
+        return outcome
+    observed = [(command.process, text) for command, text in zip(result.commands, texts, strict=True)]
+    of_processes = stage_of(attempt.stage, attempt.settings).observe(attempt.settings, observed)
+    return replace(outcome, measurements=(*outcome.measurements, *of_processes))
+
+
+def _parse(attempt: Attempt, folder: Path, log: str) -> Outcome:
+    """Have the stage parse its outputs; a report that it can't read is a failure like any other."""
+    try:
+        outcome = stage_of(attempt.stage, attempt.settings).parse(attempt.settings, folder)
+        for measurement in outcome.measurements:
+            _expect_numbers(measurement)
+        return outcome
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        return Outcome(failure=failures.of_outputs(attempt.stage, error, traceback.format_exc(), log))
+
+
+def _expect_numbers(measurement: Measurement) -> None:
+    """Raise ValueError for what no database stores: no samples, or NaN or infinity in them or in the context."""
+    if not measurement.samples or not all(map(isfinite, measurement.samples)):
+        raise ValueError(f"{measurement.metric} should be finite numbers, and is {list(measurement.samples)}")
+    json.dumps(dict(measurement.context), allow_nan=False)
+
+
+def _has_outputs(failure: Failure | None) -> bool:
+    return failure is None or failure.kind in KINDS_WITH_OUTPUTS
+
+
+def _publish_log(log: Path, store: ArtifactStore) -> tuple[Artifact, ...]:
+    """Publish the log as an artifact; if the store has no room for it, it still lies where it was written."""
+    with suppress(OSError, StorageUnusable):
+        return (store.put(log, "log"),)
+    return ()

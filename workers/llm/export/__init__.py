@@ -1,0 +1,1 @@
+"""Tracing a model and assembling one multi-device MLIR module."""

@@ -1,0 +1,1 @@
+"""Model sources, attention kernels, experts and the layout of quantized folders."""

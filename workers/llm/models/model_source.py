@@ -1,0 +1,153 @@
+"""Finding a model by name: its config and its files. Nothing here reads a weight."""
+
+import difflib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
+from transformers.utils import cached_file
+
+from jobs.models import ModelKind, ModelSource, resolve, shape_file
+from workers.llm.command_line import BadInput
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+)
+#: where a config has the rope base: at the top in old files, inside `rope_parameters` in transformers 5
+ROPE_THETA, ROPE_PARAMETERS = "rope_theta", "rope_parameters"
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model whose config has been read and whose files are on this machine."""
+
+    source: ModelSource
+    config: Any  #: transformers' config, overrides applied
+    overrides: dict[str, Any]
+    folder: Path | None  #: config, tokenizer and weights; None for a shape
+
+    @property
+    def has_weights(self) -> bool:
+        """False for a shape."""
+        return self.folder is not None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the entries that identify the model in a program's config.json."""
+        return {
+            "name": self.source.name,
+            "type": self.config.model_type,
+            "source": self.source.text,
+            "overrides": self.overrides,
+        }
+
+
+def load_model(text: str, revision: str | None, overrides: dict[str, Any], with_weights: bool = True) -> LocalModel:
+    """Find the model that `text` names, fetch a hub model's files, and read the config."""
+    try:
+        source = resolve(text)
+    except ValueError as problem:
+        raise BadInput(str(problem)) from None
+    if source.kind is ModelKind.SHAPE:
+        return LocalModel(source, read_config(shape_file(source), overrides), overrides, None)
+    folder = source.folder or fetch(source.text, revision, with_weights)
+    return LocalModel(source, read_config(folder / "config.json", overrides), overrides, folder)
+
+
+def read_config(path: Path, overrides: dict[str, Any]) -> Any:
+    """Read a config.json and apply `overrides`. Raises BadInput for keys that the config class does not know."""
+    values = _read_json(path)
+    model_type = values.get("model_type")
+    if not isinstance(model_type, str):
+        raise BadInput(f"{path} has no model_type: a config.json in Hugging Face layout is needed")
+    try:
+        defaults = AutoConfig.for_model(model_type).to_dict()
+    except (ValueError, KeyError):
+        raise BadInput(f"{path}: transformers does not know the model type {model_type!r}") from None
+    _check_keys(overrides, {*defaults, *values, ROPE_THETA})
+    return _make_config(path, model_type, _apply_overrides(values, overrides))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
+    except ValueError as problem:
+        raise BadInput(f"{path} is not valid JSON: {problem}") from None
+    if not isinstance(values, dict):
+        raise BadInput(f"{path} is not a JSON object")
+    return values
+
+
+def _check_keys(overrides: dict[str, Any], known: set[str]) -> None:
+    for key in overrides:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            hint = f": did you mean {close[0]}?" if close else ""
+            raise BadInput(f"override {key}: this model's config has no such key{hint}")
+
+
+def _apply_overrides(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    merged = {**values, **overrides}
+    if ROPE_THETA in overrides and isinstance(merged.get(ROPE_PARAMETERS), dict):
+        merged[ROPE_PARAMETERS] = {**merged[ROPE_PARAMETERS], ROPE_THETA: overrides[ROPE_THETA]}
+    if "num_hidden_layers" in overrides and "layer_types" not in overrides and merged.get("layer_types"):
+        merged["layer_types"] = merged["layer_types"][: overrides["num_hidden_layers"]]
+    return merged
+
+
+def _make_config(path: Path, model_type: str, values: dict[str, Any]) -> Any:
+    fields = {key: value for key, value in values.items() if key not in ("model_type", "transformers_version")}
+    try:
+        return AutoConfig.for_model(model_type, **fields)
+    except Exception as problem:  # transformers' validation raises many types, some of huggingface_hub's own
+        raise BadInput(f"{path}: transformers refuses this config: {problem}") from None
+
+
+def fetch(hub_id: str, revision: str | None, with_weights: bool) -> Path:
+    """Download a hub model's files into transformers' cache; return the snapshot's folder."""
+    config = _cached(hub_id, "config.json", revision, required=True)
+    assert config is not None
+    for name in TOKENIZER_FILES:
+        _cached(hub_id, name, revision)
+    if with_weights and _cached(hub_id, SINGLE_FILE, revision) is None:
+        index = _cached(hub_id, INDEX_FILE, revision)
+        shards = _read_json(index).get("weight_map", {}).values() if index else []
+        for name in sorted(set(shards)):
+            _cached(hub_id, name, revision, required=True)
+    return config.parent
+
+
+def _cached(hub_id: str, name: str, revision: str | None, required: bool = False) -> Path | None:
+    try:
+        path = cached_file(hub_id, name, revision=revision, _raise_exceptions_for_missing_entries=required)
+    except (OSError, ValueError) as problem:
+        at = f" at revision {revision}" if revision else ""
+        raise BadInput(f"{name} of the hub model {hub_id}{at} cannot be fetched: {problem}") from None
+    return Path(path) if path else None
+
+
+def load_tokenizer(model: LocalModel) -> Any:
+    """Load the model's tokenizer. Raises BadInput when it is missing, unreadable or larger than the vocabulary."""
+    if model.folder is None:
+        raise BadInput(f"{model.source.text} is a shape: it has no tokenizer")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model.folder)
+    except Exception as problem:  # tokenizers raises plain Exception on a broken file
+        first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+        raise BadInput(f"the tokenizer in {model.folder} cannot be loaded: {first}") from None
+    if len(tokenizer) > model.config.vocab_size:
+        raise BadInput(
+            f"the tokenizer in {model.folder} has {len(tokenizer)} tokens, but the model embeds only "
+            f"{model.config.vocab_size} (vocab_size): they do not belong together"
+        )
+    return tokenizer

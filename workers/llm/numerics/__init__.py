@@ -1,0 +1,1 @@
+"""Comparing a program's logits with those of the reference model."""

@@ -1,0 +1,1 @@
+"""The programs that stages start with `python -m workers.llm.programs.NAME`."""

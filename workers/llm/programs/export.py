@@ -1,0 +1,237 @@
+"""Export a model as one multi-device MLIR program, its parameters and its config.
+
+python -m workers.llm.programs.export --model tiny-llama --tp 2 ...
+"""
+
+import argparse
+import gc
+import json
+import math
+import resource
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from iree.compiler import ir
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from workers.llm.command_line import (
+    BadInput,
+    add_model_arguments,
+    os_errors_naming,
+    parse_overrides,
+    positive_int,
+    run,
+)
+from workers.llm.export.assembly import ProgramAssembler
+from workers.llm.export.entry_points import EntryPoint, entry_points
+from workers.llm.export.kv_cache import BLOCK_TOKENS, CacheLayout, block_table
+from workers.llm.export.lowering import lower
+from workers.llm.export.program_config import program_config
+from workers.llm.export.subgraphs import cut_into_subgraphs
+from workers.llm.export.tracing import SubgraphTracer, slot_shape
+from workers.llm.models.added_biases import with_added_biases
+from workers.llm.models.attention import KERNELS
+from workers.llm.models.model_source import LocalModel, load_model
+from workers.llm.models.quantized_layout import BITS, QuantizedLayout
+from workers.llm.quantized.low_bit_modules import FP8
+from workers.llm.quantized.quantized_model import ProgramPrecision, ScaleOptions, quantize, sources
+from workers.llm.sharding.plan import Sharding
+from workers.llm.weights.checkpoint import read_checkpoint
+from workers.llm.weights.meta_model import DTYPES, build_meta_model, parameter_shapes, shard, tied_names
+from workers.llm.weights.parameters import RowSource, ShardedLayout, lay_out, write_parameters
+
+OUTPUTS = Path("outputs")
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """The model to export, its precision and split, and the entry points of the program."""
+
+    model: LocalModel
+    precision: ProgramPrecision
+    attention: str
+    tp: int
+    entries: list[EntryPoint]
+    cache: CacheLayout
+
+    @property
+    def largest_batch(self) -> int:
+        """The batch that the cache is sized for."""
+        return max(entry.batch for entry in self.entries)
+
+
+def main() -> None:
+    """Export as the command line says."""
+    request = read_request(parse_arguments())
+    OUTPUTS.mkdir(exist_ok=True)
+    report = export(request, OUTPUTS)
+    write_text(OUTPUTS / "export.json", json.dumps(report, indent=1))
+    print(f"exported in {report['trace_s'] + report['parameters_s']:.1f} s", flush=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the parsed command line."""
+    parser = argparse.ArgumentParser(prog="python -m workers.llm.programs.export", description=__doc__)
+    add_model_arguments(parser)
+    parser.add_argument("--precision", choices=(*DTYPES, *BITS), required=True, help="of linear modules")
+    parser.add_argument(
+        "--activations", choices=DTYPES, default="f16", help="of the rest, where linear modules are low-bit"
+    )
+    parser.add_argument("--kv-precision", choices=("same", "fp8"), default="same", help="of the KV cache")
+    parser.add_argument("--fp8", choices=FP8, default="fnuz", help="the kind of fp8 that the target supports")
+    parser.add_argument("--quantized", type=Path, help="a folder with the model's weights in low precision")
+    parser.add_argument("--granularity", choices=("tensor", "channel"), help="of a shape's weight scales")
+    parser.add_argument("--inputs", choices=("static", "dynamic"), help="scales of a shape's inputs")
+    parser.add_argument("--group-size", type=positive_int, help="columns of a shape's weights that share a scale")
+    parser.add_argument("--tp", type=int, default=1, help="devices the model is split over")
+    parser.add_argument("--attention", choices=KERNELS, default=KERNELS[0])
+    parser.add_argument("--batch", type=int, nargs="+", required=True, help="batch sizes")
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", required=True, help="prompt buckets")
+    parser.add_argument("--cache-length", type=int, required=True, help="tokens that a row of the cache holds")
+    parser.add_argument("--block-tokens", type=int, choices=BLOCK_TOKENS, help="page the cache, in blocks of this size")
+    return parser.parse_args()
+
+
+def read_request(args: argparse.Namespace) -> ExportRequest:
+    """Check the command line's numbers and find the model."""
+    for name in ("batch", "prompt_tokens"):
+        if min(getattr(args, name)) < 1:
+            raise BadInput(f"--{name.replace('_', '-')}: expected numbers of 1 or more")
+    if args.tp < 1:
+        raise BadInput("--tp: expected 1 or more")
+    longest = max(args.prompt_tokens)
+    if args.cache_length < longest:
+        raise BadInput(f"--cache-length {args.cache_length} cannot hold a prompt of {longest} tokens")
+    model = load_model(args.model, args.revision, parse_overrides(args.override))
+    model = with_added_biases(model, args.quantized)
+    limit = getattr(model.config, "max_position_embeddings", args.cache_length)
+    if args.cache_length > limit:
+        raise BadInput(f"--cache-length {args.cache_length}: this model has only {limit} positions")
+    entries = entry_points(sorted(set(args.batch)), sorted(set(args.prompt_tokens)))
+    dtype = DTYPES.get(args.precision, DTYPES[args.activations])
+    scales = ScaleOptions(args.granularity, args.inputs, args.group_size)
+    precision = ProgramPrecision(args.precision, dtype, args.kv_precision == "fp8", args.fp8, args.quantized, scales)
+    cache = CacheLayout(args.cache_length, args.block_tokens)
+    return ExportRequest(model, precision, args.attention, args.tp, entries, cache)
+
+
+def export(request: ExportRequest, folder: Path) -> dict[str, Any]:
+    """Write model.mlir, the parameters and config.json into `folder`; return the report."""
+    started = time.monotonic()
+    model, precision = request.model, request.precision
+    mode = FakeTensorMode()
+    meta_model = build_meta_model(model.config, precision.dtype, request.attention, mode)
+    with mode:
+        quantized = quantize(meta_model, model, precision)
+    sharding = shard(meta_model, request.tp)
+    check_sharding(sharding)
+    request = replace(request, cache=choose_cache_layout(request, sharding))
+    shapes, tied = parameter_shapes(meta_model), tied_names(meta_model)
+    stored: dict[str, RowSource] = {}
+    if weights := precision.folder or model.folder:
+        stored = sources(meta_model, read_checkpoint(weights), shapes, tied, quantized, precision.fp8, weights)
+    untied = {name: shape for name, shape in shapes.items() if name not in tied}
+    layout = lay_out(untied, sharding, {name: parameter.dtype for name, parameter in meta_model.named_parameters()})
+    text, layer_kinds = build_program(request, meta_model, sharding, tied, layout, mode)
+    traced = time.monotonic()
+    files = write_parameters(folder, stored, layout, lambda line: print(line, flush=True)) if stored else []
+    write_text(folder / "model.mlir", text)
+    write_config(request, quantized, folder)
+    return {
+        "trace_s": round(traced - started, 3),
+        "parameters_s": round(time.monotonic() - traced, 3),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "mlir_bytes": (folder / "model.mlir").stat().st_size,
+        "parameter_bytes": sum(file.stat().st_size for file in files),
+        "layer_kinds": layer_kinds,
+    }
+
+
+def check_sharding(sharding: Sharding) -> None:
+    """Print the warnings of a split. Raises BadInput for a model that cannot be split this way."""
+    for warning in sharding.warnings:
+        print(f"warning: {warning}", flush=True)
+    if sharding.problems:
+        reasons = "; ".join(f"{problem.module}: {problem.reason}" for problem in sharding.problems)
+        raise BadInput(f"tp {sharding.tp} does not suit this model: {reasons}")
+
+
+def choose_cache_layout(request: ExportRequest, sharding: Sharding) -> CacheLayout:
+    """Return the requested layout of the KV cache, with the spare tokens that IREE's bugs require."""
+    config, precision = request.model.config, request.precision
+    hidden_bytes = {
+        entry.batch * entry.tokens * config.hidden_size * precision.dtype.itemsize for entry in request.entries
+    }
+    slot_bytes = math.prod(slot_shape(config, sharding)) * precision.cache_dtype.itemsize
+    return request.cache.clear_of(hidden_bytes, request.largest_batch, slot_bytes, config.num_hidden_layers)
+
+
+def build_program(
+    request: ExportRequest,
+    meta_model: nn.Module,
+    sharding: Sharding,
+    tied: dict[str, str],
+    layout: ShardedLayout,
+    mode: FakeTensorMode,
+) -> tuple[str, int]:
+    """Return the program as MLIR text, and how many kinds of decoder layer it has."""
+    stubs = cut_into_subgraphs(meta_model, sharding)
+    slots = request.cache.slots(request.largest_batch)
+    tracer = SubgraphTracer(meta_model, stubs, sharding, slots, mode, request.precision.cache_dtype)
+    programs = []
+    for entry in request.entries:
+        programs.append(tracer.trace(entry, request.cache))
+        print(f"traced {entry.name}", flush=True)
+    lower(tracer.module)
+    with tracer.context, ir.Location.unknown():
+        ProgramAssembler(tracer.module, tied, layout.archives).run(programs)
+    tracer.module.operation.verify()
+    kinds = {layer.symbol for layer in programs[0].layers.values()}
+    return tracer.module.operation.get_asm(use_local_scope=True), len(kinds)
+
+
+def write_config(request: ExportRequest, quantized: QuantizedLayout | None, folder: Path) -> None:
+    """Write config.json, and the initial block tables of a paged cache."""
+    block_tables = write_block_tables(folder, request) if request.cache.block_tokens else {}
+    config = program_config(
+        request.model,
+        request.precision,
+        quantized,
+        request.attention,
+        request.tp,
+        request.cache,
+        request.entries,
+        block_tables,
+    )
+    write_text(folder / "config.json", json.dumps(config, indent=1))
+
+
+def write_block_tables(folder: Path, request: ExportRequest) -> dict[int, str]:
+    """Write a table for each batch size in which every row has its own blocks; return the names of the files."""
+    files = {}
+    for batch in sorted({entry.batch for entry in request.entries}):
+        files[batch] = f"block_table_bs{batch}.npy"
+        path = folder / files[batch]
+        with os_errors_naming(path):
+            np.save(path, block_table(batch, request.cache.blocks))
+    return files
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that appears under its name only when it is complete."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with os_errors_naming(path):
+            partial.write_text(text)
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    gc.freeze()  # later collections skip the objects of the imports: a fifth of the time of a small export
+    run(main)

@@ -1,0 +1,1 @@
+"""Quantized weights as parameters and modules of a program."""

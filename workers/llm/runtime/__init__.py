@@ -1,0 +1,1 @@
+"""Loading compiled programs on devices and calling them."""

@@ -1,0 +1,144 @@
+"""A compiled program with its parameters, loaded on its devices."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import iree.runtime
+import numpy as np
+import torch
+
+from workers.llm.command_line import BadInput
+
+#: open devices, kept until the process ends: IREE 3.13 crashes when a device's own worker thread drops the last
+#: reference to it, and that thread may still be freeing buffers when a session is gone
+_OPENED: list[Any] = []
+
+
+def read_program(path: Path) -> dict[str, Any]:
+    """Read the config.json that export wrote. Raises BadInput when it is missing or of another format."""
+    try:
+        program: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist: --program takes the config.json that export wrote") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a config.json that export wrote: {error}") from None
+    if not isinstance(program, dict) or program.get("format") != 1:
+        raise BadInput(f"{path} is not a config.json of format 1: export the model again with this version")
+    return program
+
+
+def entry_point(program: dict[str, Any], kind: str, batch: int, prompt_tokens: int | None = None) -> str:
+    """Return the name of the entry point of this kind (prefill, decode) and shape. Raises BadInput without one."""
+    for entry in program["entry_points"]:
+        if (entry["kind"], entry["batch"], entry.get("prompt_tokens")) == (kind, batch, prompt_tokens):
+            return str(entry["name"])
+    names = ", ".join(entry["name"] for entry in program["entry_points"])
+    size = f"batch {batch}" + (f" and {prompt_tokens} prompt tokens" if prompt_tokens else "")
+    raise BadInput(f"the program has no {kind} for {size}, only {names}: export it with that size")
+
+
+class IreeSession:
+    """One program on its devices, with its KV cache. A prefill starts a new batch.
+
+    `devices` are IREE device URIs, one for each logical device of the program: `local-task` may be repeated.
+    """
+
+    def __init__(self, program: Path, module: Path, devices: list[str]) -> None:
+        self.program = read_program(program)
+        if len(devices) != self.program["devices"]:
+            wanted = self.program["devices"]
+            raise BadInput(f"the program runs on {wanted} devices, {len(devices)} were given: repeat --device for each")
+        self._devices = [_device(uri) for uri in devices]
+        self._instance = iree.runtime.VmInstance()
+        self._module = _module(self._instance, module)
+        modules = [self._hal(), *self._parameters(program.parent), self._module]
+        self._context = iree.runtime.VmContext(instance=self._instance, modules=modules)
+        self._functions: dict[str, Any] = {}
+        self._arguments = {entry["name"]: entry["arguments"] for entry in self.program["entry_points"]}
+        self._folder = program.parent
+        self._tables: dict[str, Any] = {}
+
+    def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+        """Return logits, float32 [B, 1, V], after the last of each row's `lengths` [B] tokens [B, T]; T is a bucket."""
+        batch, prompt_tokens = tokens.shape
+        return self.call(entry_point(self.program, "prefill", batch, prompt_tokens), tokens, lengths, *table)
+
+    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+        """Return logits, float32 [B, 1, V], after one more token [B, 1] at `positions` [B], which count from 0."""
+        return self.call(entry_point(self.program, "decode", tokens.shape[0]), tokens, positions, *table)
+
+    def call(self, name: str, *arguments: torch.Tensor) -> torch.Tensor:
+        """Call an entry point and return its result as float32, whatever the program's precision.
+
+        Where the cache is paged, a call without a block table uses the one that export wrote for its batch size.
+        """
+        inputs = [self._to_device(argument) for argument in arguments]
+        if len(inputs) < len(self._arguments[name]):
+            inputs.append(self._block_table(self._arguments[name][-1]))
+        return self._invoke(name, inputs)
+
+    def _to_device(self, tensor: torch.Tensor) -> Any:
+        return iree.runtime.asdevicearray(self._devices[0], tensor.contiguous().numpy())
+
+    def _invoke(self, name: str, inputs: list[Any]) -> torch.Tensor:
+        """Call a function with arrays on devices."""
+        if name not in self._functions:
+            function = self._module.lookup_function(name)
+            if function is None:
+                raise BadInput(f"the module has no function {name}: it was not compiled from this program's export")
+            self._functions[name] = iree.runtime.FunctionInvoker(self._context, self._devices[0], function)
+        result = self._functions[name](*inputs).to_host()
+        return torch.from_numpy(result.astype(np.float32))  # a copy; torch does not know numpy's bfloat16
+
+    def _block_table(self, argument: dict[str, Any]) -> Any:
+        """Return a block table on the device; it is read once."""
+        name = argument["file"]
+        if name not in self._tables:
+            path = self._folder / name
+            try:
+                table = np.load(path)
+            except (OSError, ValueError) as error:
+                raise BadInput(f"the block table {path} cannot be read, export the model again: {error}") from None
+            self._tables[name] = iree.runtime.asdevicearray(self._devices[0], table)
+        return self._tables[name]
+
+    def _hal(self) -> Any:
+        first, *others = self._devices
+        if others:
+            return iree.runtime.create_hal_module(self._instance, devices=self._devices)
+        return iree.runtime.create_hal_module(self._instance, first)
+
+    def _parameters(self, folder: Path) -> list[Any]:
+        index = iree.runtime.ParameterIndex()
+        for name in self.program["parameter_files"]:
+            _load(index, folder / name)
+        provider = index.create_provider(scope=self.program["parameter_scope"])
+        return [iree.runtime.create_io_parameters_module(self._instance, provider)]
+
+
+def _load(index: Any, path: Path) -> None:
+    if not path.is_file():
+        raise BadInput(f"the parameter file {path} does not exist: export the model again")
+    try:
+        index.load(str(path))
+    except (IndexError, ValueError, RuntimeError) as error:
+        raise BadInput(f"the parameter file {path} is corrupted, export the model again: {error}") from None
+
+
+def _module(instance: Any, path: Path) -> Any:
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist: --module takes the vmfb that iree-compile made")
+    try:
+        return iree.runtime.VmModule.mmap(instance, str(path))
+    except ValueError as error:
+        raise BadInput(f"{path} is not a module that this IREE can load: {str(error).splitlines()[0]}") from None
+
+
+def _device(uri: str) -> Any:
+    try:
+        # from the cache, repeated local-task devices would be one and the same
+        _OPENED.append(iree.runtime.get_device(uri, cache=False))
+    except (RuntimeError, ValueError) as error:
+        raise BadInput(f"the device {uri} cannot be opened: {str(error).splitlines()[0]}") from None
+    return _OPENED[-1]

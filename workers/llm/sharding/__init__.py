@@ -1,0 +1,1 @@
+"""The split of a model over tensor-parallel ranks."""

@@ -1,0 +1,1 @@
+"""Checkpoints, meta models, and the parameter archive of each rank."""

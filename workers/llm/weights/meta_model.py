@@ -1,0 +1,68 @@
+"""Transformers models on fake tensors: every parameter has a shape and a dtype, and takes no memory."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM
+
+from workers.llm.command_line import BadInput
+from workers.llm.models import experts
+from workers.llm.models.attention import attention_implementation, unsupported_reason
+from workers.llm.sharding.plan import Sharding, plan_sharding
+from workers.llm.sharding.split_problems import rank_problems
+from workers.llm.sharding.split_styles import Shape
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def build_meta_model(config: Any, dtype: torch.dtype, attention: str, mode: FakeTensorMode) -> nn.Module:
+    """Build the model inside `mode`; the buffers that its rotary embedding computes from the config are real, in f32.
+
+    Raises BadInput when the model does not work with this attention kernel.
+    """
+    if reason := unsupported_reason(config, attention):
+        raise BadInput(f"model.layers.*.self_attn: {reason}")
+    kernel = attention_implementation(attention)
+    try:
+        with mode:
+            model: nn.Module = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=kernel, experts_implementation=experts.IMPLEMENTATION
+            )
+    except ValueError as problem:
+        raise BadInput(f"transformers cannot build this {config.model_type} with {attention}: {problem}") from None
+    for name, module in list(model.named_modules()):
+        if hasattr(module, "scalar_embed_scale"):
+            module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=dtype)
+        elif module._non_persistent_buffers_set:
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, type(module)(config=config))
+    return model.eval()
+
+
+def parameter_shapes(model: nn.Module) -> dict[str, Shape]:
+    """Return the whole shape of every parameter by full name; tied ones under each of their names."""
+    return {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Return the names that stand for another parameter: `lm_head.weight` -> `model.embed_tokens.weight`."""
+    first: dict[int, str] = {}
+    tied = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owner = first.setdefault(id(parameter), name)
+        if owner != name:
+            tied[name] = owner
+    return tied
+
+
+def shard(model: nn.Module, tp: int) -> Sharding:
+    """Plan the split of `model` over `tp` ranks."""
+    plan: dict[str, str] = model.tp_plan or {}  # type: ignore[assignment]
+    return plan_sharding(model.config, plan, parameter_shapes(model), tp)
+
+
+def shard_by_torch(model: Any, tp: int) -> Sharding:
+    """Return what prevents transformers from splitting the model over `tp` ranks; it plans the split itself."""
+    return Sharding(tp, {}, {}, tuple(rank_problems(model.config.get_text_config(), bool(model.tp_plan), tp)))

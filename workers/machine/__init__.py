@@ -1,0 +1,1 @@
+"""The hardware of this machine: processors, GPUs, who uses them, settings that timings depend on."""

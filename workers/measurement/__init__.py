@@ -1,0 +1,1 @@
+"""The conditions of a measurement: host samples, foreign GPU processes, disturbances, reruns."""
