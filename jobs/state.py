@@ -94,16 +94,18 @@ class Policy:
 
     tries: int | None = 1  #: attempts that may fail so until the task fails; None: without limit
     is_elsewhere_first: bool = False  #: the next attempt prefers another node
+    keeps_results: bool = False  #: what the attempt measured and made until then is the program's, and is stored
 
 
-#: Kinds that blame the program fail the task at once; kinds that blame a machine are tried again.
+#: Kinds that blame the program fail the task at once; kinds that blame a machine are tried again, and what a lost or
+#: cancelled attempt measured is no result.
 POLICIES: dict[FailureKind, Policy] = {
-    FailureKind.TOOL_FAILED: Policy(),
-    FailureKind.WRONG_NUMBERS: Policy(),
-    FailureKind.TOO_SLOW: Policy(),
-    FailureKind.INCONCLUSIVE: Policy(10),  # more than a gate can use: it decides on its own
-    FailureKind.OUT_OF_MEMORY: Policy(),
-    FailureKind.TIMED_OUT: Policy(),
+    FailureKind.TOOL_FAILED: Policy(keeps_results=True),
+    FailureKind.WRONG_NUMBERS: Policy(keeps_results=True),
+    FailureKind.TOO_SLOW: Policy(keeps_results=True),
+    FailureKind.INCONCLUSIVE: Policy(10, keeps_results=True),  # more than a gate can use: it decides on its own
+    FailureKind.OUT_OF_MEMORY: Policy(keeps_results=True),
+    FailureKind.TIMED_OUT: Policy(keeps_results=True),
     FailureKind.BAD_INPUT: Policy(),
     FailureKind.INPUT_LOST: Policy(3, is_elsewhere_first=True),
     FailureKind.TOOLCHAIN: Policy(),
@@ -115,6 +117,9 @@ POLICIES: dict[FailureKind, Policy] = {
     FailureKind.LEASE_LOST: Policy(5, is_elsewhere_first=True),
     FailureKind.INTERNAL: Policy(),
 }
+
+#: Kinds of failures after which nothing but an attempt's log is stored.
+WITHOUT_RESULTS = frozenset(kind for kind, policy in POLICIES.items() if not policy.keeps_results)
 
 #: Kinds of attempts that disappeared. They do not count if the leader disappeared too, which then is the cause.
 GONE = frozenset({FailureKind.NODE_LOST, FailureKind.LEASE_LOST, FailureKind.REQUEUED})

@@ -182,7 +182,7 @@ class TaskResult:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of its toolchain
     unfit: tuple[Unfit, ...] = ()  #: nodes or devices found unfit before or after it, which does not change its result
     lost: tuple[Artifact, ...] = ()  #: inputs that the store lost or has damaged, which have to be made again
-    wall_s: float = 0.0
+    duration_s: float | None = None  #: by a monotonic clock of its node; None: nobody knows
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -30,6 +30,19 @@ NUMBERS = (
     Measurement("ttft_ms", (3.0, 1.0, 2.5), {"batch": 1, "prompt_tokens": 64, "warmup_ms": [9.0]}),
     Measurement("compile_s", (12.0,)),
 )
+
+
+class Clock:
+    """A time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def passes(self, **by: float) -> None:
+        self.now += timedelta(**by)
 
 
 def spec_of(**changes: Any) -> JobSpec:
@@ -104,6 +117,7 @@ def result_of(
     failure: Failure | None = None,
     measurements: Sequence[Measurement] = NUMBERS,
     warnings: Sequence[str] = ("no v_mfma in decode",),
+    duration_s: float | None = 0.5,
 ) -> TaskResult:
     return TaskResult(
         attempt=attempt.id,
@@ -115,7 +129,7 @@ def result_of(
         processes=(Process(("iree-compile", "a b"), 1 if failure else 0, 0.5, 1 << 33),),
         environment={"PATH": "/bin"},
         versions={"torch": "2.13.1"},
-        wall_s=0.5,
+        duration_s=duration_s,
     )
 
 

@@ -89,7 +89,7 @@ def _attempts(t: Tables) -> Select[Any]:
         attempts.id, attempts.task, tasks.job, tasks.stage, attempts.epoch, attempts.node, attempts.places,
         attempts.commands, attempts.toolchain, attempts.lock, attempts.versions, attempts.digest, attempts.started_at,
         attempts.ended_at, attempts.outcome, attempts.failure_kind, attempts.failure_message, attempts.log_tail,
-        attempts.warnings,
+        attempts.warnings, attempts.duration_s,
     ).join(t["tasks"], tasks.id == attempts.task)  # fmt: skip
 
 
@@ -169,6 +169,7 @@ VIEWS: dict[str, QueryView] = {
         _described(
             "attempt", "task", "job", "stage", "number", "node", "devices", "commands", "toolchain", "lock", "versions",
             "digest", "started_at", "ended_at", "outcome", "failure_kind", "failure_message", "log_tail", "warnings",
+            "duration_s", duration_s="by its node's monotonic clock; null while it runs, or if nobody knows",
             devices=_DEVICES, commands="JSON", versions="JSON", warnings="JSON", node="the names of all, joined by +",
             outcome="succeeded, failed or cancelled; null while it runs",
         ),

@@ -5,7 +5,6 @@ Each rule reads in one pass, ordered by the database, and keeps only what runs a
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -14,16 +13,14 @@ from sqlalchemy import Connection, Select, String, and_, case, cast, exists, fun
 
 from db.connection.engine import Database
 from db.schema import tables
+from db.schema.filters import IS_BEGIN, IS_END
 from db.schema.ids import attempt_id
 from db.schema.values import places_of
-from jobs.state import ACTIVE, DONE, TRANSITIONS, TaskState
+from jobs.state import ACTIVE, DONE, TRANSITIONS, WITHOUT_RESULTS, TaskState
 
 AT_ONCE = 1000  #: rows in memory
-CLOCKS_DIFFER = timedelta(seconds=2)  #: nodes are cordoned by commands, and attempts begun by heads, on other machines
 
 MOVES: Mapping[str, frozenset[TaskState]] = {str(was): goals for was, goals in TRANSITIONS.items()}
-IS_BEGIN = tables.events.c.to_state == TaskState.RUNNING
-IS_END = and_(tables.events.c.from_state.in_(sorted(ACTIVE)), tables.events.c.to_state.not_in(sorted(ACTIVE)))
 
 
 @dataclass(frozen=True)
@@ -182,15 +179,18 @@ def _baseless(connection: Connection) -> Iterator[Violation]:
 
 
 def results_are_stored_once(connection: Connection) -> Iterator[Violation]:
-    """Check that only ended attempts have results, cancelled ones have no measurements, and none is stored twice."""
-    columns, numbers = tables.attempts.c, tables.measurements.c
+    """Check that attempts which run, were lost or cancelled have no results, and that none is stored twice."""
+    columns, numbers, files = tables.attempts.c, tables.measurements.c, tables.artifacts.c
+    is_lost = or_(columns.outcome == "cancelled", columns.failure_kind.in_(sorted(WITHOUT_RESULTS)))
     for table, wrong in (
-        (tables.artifacts, columns.ended_at.is_(None)),
-        (tables.measurements, or_(columns.ended_at.is_(None), columns.outcome == "cancelled")),
+        (tables.artifacts, or_(columns.ended_at.is_(None), and_(is_lost, files.kind != "log"))),
+        (tables.measurements, or_(columns.ended_at.is_(None), is_lost)),
     ):
-        early = select(columns.id).join(table, table.c.attempt == columns.id).where(wrong).distinct()
-        for row in _stream(connection, early.order_by(columns.id)):
-            yield Violation(row.id, f"it has {table.name}, and it has not ended, or was cancelled")
+        early = select(columns.id, columns.ended_at, columns.failure_kind)
+        early = early.join(table, table.c.attempt == columns.id).where(wrong).distinct().order_by(columns.id)
+        for row in _stream(connection, early):
+            how = "has not ended" if row.ended_at is None else f"ended as {row.failure_kind}"
+            yield Violation(row.id, f"it has {table.name}, and {how}")
     same = (numbers.attempt, numbers.metric, cast(numbers.context, String), cast(numbers.samples, String))
     twice = select(numbers.attempt, numbers.metric).group_by(*same).having(func.count() > 1)
     for row in _stream(connection, twice.order_by(numbers.attempt, numbers.metric)):
@@ -228,29 +228,33 @@ def _named(device: tuple[str, str, int]) -> str:
 
 
 def nothing_starts_where_it_must_not(connection: Connection) -> Iterator[Violation]:
-    """Check that nothing was begun on a node or device since it was cordoned or quarantined, if it still is."""
-    nodes, devices, columns = tables.nodes.c, tables.devices.c, tables.attempts.c
-    unusable_since: dict[Any, datetime] = {
-        row.id: row.cordoned_at
-        for row in connection.execute(select(nodes.id, nodes.cordoned_at).where(nodes.cordon.is_not(None)))
+    """Check that nothing was begun on a node or device after it was cordoned or quarantined, if it still is."""
+    nodes, devices, events = tables.nodes.c, tables.devices.c, tables.events.c
+    unusable_after: dict[Any, int] = {
+        row.id: row.cordoned_after
+        for row in connection.execute(select(nodes.id, nodes.cordoned_after).where(nodes.cordon.is_not(None)))
     }
-    quarantined = select(devices.node, devices.kind, devices.index.label("number"), devices.quarantined_at)
+    quarantined = select(devices.node, devices.kind, devices.index.label("number"), devices.quarantined_after)
     for row in connection.execute(quarantined.where(devices.quarantine_reason.is_not(None))):
-        unusable_since[row.node, row.kind, row.number] = row.quarantined_at
-    if not unusable_since:
+        unusable_after[row.node, row.kind, row.number] = row.quarantined_after
+    if not unusable_after:
         return
-    since = min(unusable_since.values()) + CLOCKS_DIFFER
-    query = select(columns.id, columns.started_at, columns.places).where(columns.started_at > since)
-    for row in _stream(connection, query.order_by(columns.id)):
-        yield from _misplaced(row, unusable_since)
+    query = (
+        select(events.id, events.attempt, tables.attempts.c.places)
+        .join(tables.attempts, tables.attempts.c.id == events.attempt)
+        .where(events.id > min(unusable_after.values()), IS_BEGIN)
+        .order_by(events.id)
+    )
+    for row in _stream(connection, query):
+        yield from _misplaced(row, unusable_after)
 
 
-def _misplaced(attempt: Any, unusable_since: Mapping[Any, datetime]) -> Iterator[Violation]:
-    used: dict[Any, str] = {place.node: f"node {place.node}" for place in places_of(attempt.places)}
-    used |= {device: _named(device) for device in _devices(attempt.places)}
+def _misplaced(begin: Any, unusable_after: Mapping[Any, int]) -> Iterator[Violation]:
+    used: dict[Any, str] = {place.node: f"node {place.node}" for place in places_of(begin.places)}
+    used |= {device: _named(device) for device in _devices(begin.places)}
     for key, name in used.items():
-        if key in unusable_since and attempt.started_at > unusable_since[key] + CLOCKS_DIFFER:
-            yield Violation(attempt.id, f"it was begun on {name}, which was taken out of use before")
+        if key in unusable_after and begin.id > unusable_after[key]:
+            yield Violation(begin.attempt, f"it was begun on {name}, which was taken out of use before")
 
 
 #: The invariants, in the order in which they are checked.

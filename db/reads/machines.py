@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, RowMapping, select, true
@@ -50,6 +50,10 @@ class NodeRow:
     devices: tuple[DeviceRow, ...]  #: by kind and index
 
 
+DEVICE_COLUMNS = [tables.devices.c[field.name] for field in fields(DeviceRow)]
+NODE_COLUMNS = [tables.nodes.c[field.name] for field in fields(NodeRow) if field.name != "devices"]
+
+
 def nodes(database: Database) -> list[NodeRow]:
     """Return every node that a head has seen, by name."""
     return _nodes(database, true())
@@ -75,12 +79,12 @@ def running_attempts(database: Database) -> Mapping[str, int]:
 def _nodes(database: Database, condition: ColumnElement[bool]) -> list[NodeRow]:
     columns = tables.devices.c
     with database.reading() as connection:
-        rows = connection.execute(select(tables.nodes).where(condition).order_by(tables.nodes.c.id)).all()
-        query = select(tables.devices).where(columns.node.in_([row.id for row in rows]))
+        rows = connection.execute(select(*NODE_COLUMNS).where(condition).order_by(tables.nodes.c.id)).all()
+        query = select(columns.node, *DEVICE_COLUMNS).where(columns.node.in_([row.id for row in rows]))
         devices: dict[str, list[DeviceRow]] = defaultdict(list)
         for device in connection.execute(query.order_by(columns.kind, columns.index)).mappings():
-            fields = {name: value for name, value in device.items() if name != "node"}
-            devices[device["node"]].append(DeviceRow(**fields))
+            values = {name: value for name, value in device.items() if name != "node"}
+            devices[device["node"]].append(DeviceRow(**values))
     return [_node(row._mapping, devices[row.id]) for row in rows]
 
 

@@ -68,6 +68,7 @@ class TaskRow:
     devices: tuple[Device, ...]
     started_at: datetime | None
     ended_at: datetime | None
+    duration_s: float | None  #: by its node's clock; None: it runs, or nobody knows
     failure: Failure | None  #: of a failed task, and of a queued one that is tried again
     has_failed_before: bool  #: it failed before it could run: not an attempt of it
     toolchain: str
@@ -97,6 +98,7 @@ class AttemptRow:
     timeout_s: float
     started_at: datetime
     ended_at: datetime | None
+    duration_s: float | None  #: by its node's clock; None: it runs, or nobody knows
     outcome: str | None  #: succeeded, failed or cancelled; None while it runs
     failure: Failure | None
     warnings: tuple[str, ...]
@@ -227,6 +229,7 @@ def _task_rows(connection: Connection, condition: ColumnElement[bool]) -> list[T
             latest.places,
             latest.started_at,
             latest.ended_at,
+            latest.duration_s,
             latest.failure_kind,
             latest.failure_message,
             latest.log_tail,
@@ -263,6 +266,7 @@ def _task_row(row: Any) -> TaskRow:
         devices=devices_of(row.places),
         started_at=row.started_at,
         ended_at=row.ended_at,
+        duration_s=row.duration_s,
         failure=own_failure_of(row.failure) or failure_of(row.failure_kind, row.failure_message, row.log_tail),
         has_failed_before=row.failure is not None,
         toolchain=row.toolchain,
@@ -313,6 +317,7 @@ def _attempt_row(row: Any, artifacts: tuple[Artifact, ...]) -> AttemptRow:
         timeout_s=row.timeout_s,
         started_at=row.started_at,
         ended_at=row.ended_at,
+        duration_s=row.duration_s,
         outcome=row.outcome,
         failure=failure_of(row.failure_kind, row.failure_message, row.log_tail),
         warnings=tuple(row.warnings),

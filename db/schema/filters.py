@@ -6,12 +6,19 @@ Statements that the head runs in each step are built once, with `among`: buildin
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from sqlalchemy import Column, ColumnElement, Connection, bindparam, select
+from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, func, select
 
-from db.schema import loose_scan
+from db.schema import loose_scan, tables
+from jobs.state import ACTIVE, TaskState
 
 PATTERN_SIGNS = frozenset("*?[")
 AT_ONCE = 1000
+_NEWEST_EVENT = select(func.coalesce(func.max(tables.events.c.id), 0))
+
+#: Conditions on events: one attempt begins, or ends. Events are numbered in the order of what happened, whatever clocks
+#: said then.
+IS_BEGIN = tables.events.c.to_state == TaskState.RUNNING
+IS_END = and_(tables.events.c.from_state.in_(sorted(ACTIVE)), tables.events.c.to_state.not_in(sorted(ACTIVE)))
 
 
 def matching(
@@ -29,6 +36,11 @@ def matching(
     begins = any(next(iter(index.columns)) is column for index in column.table.indexes)
     names = connection.scalars(loose_scan.distinct([column]) if begins else select(column).distinct())
     return [compared.in_([name for name in names if fnmatchcase(name, pattern)])]
+
+
+def newest_event(connection: Connection) -> int:
+    """Return the number of the newest event; 0 before the first."""
+    return int(connection.execute(_NEWEST_EVENT).scalar_one())
 
 
 def among(column: ColumnElement[str]) -> ColumnElement[bool]:

@@ -37,6 +37,13 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "toolchains": {"is_over": "is_overlay"},
 }
 
+#: By table: the columns that later schemas added.
+ADDED: Mapping[str, frozenset[str]] = {
+    "attempts": frozenset({"duration_s"}),
+    "nodes": frozenset({"cordoned_after"}),
+    "devices": frozenset({"quarantined_after"}),
+}
+
 FAILURE_KINDS = {"handed_back": "requeued", "unsure": "inconclusive"}
 CORDONS = {"handing_back": "requeuing"}
 

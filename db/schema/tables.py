@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 #: The migration that the tables below match; its number tells older schemas from newer ones.
-SCHEMA = "0007"
+SCHEMA = "0008"
 VERSION_TABLE = "haloctl_schema"
 
 #: Refuses NaN, which is not JSON and which Postgres refuses.
@@ -182,6 +182,7 @@ attempts = Table(
     Column("timeout_s", Float, nullable=False),  #: limit of its run time
     Column("started_at", UtcDateTime, nullable=False, index=True),  #: when the head started it
     Column("ended_at", UtcDateTime, index=True),  #: when its result was stored; null: it runs
+    Column("duration_s", Float),  #: how long it took, by its node's monotonic clock; null: it runs, or nobody knows
     Column("outcome", String),  #: succeeded, failed or cancelled; null: it runs
     Column("failure_kind", String),  #: kind of its failure; null: none
     Column("failure_message", SanitizedText),  #: its failure in one line
@@ -268,6 +269,7 @@ nodes = Table(
     Column("cordon", String),  #: draining, requeuing or quarantined: nothing new starts on it; null: not cordoned
     Column("cordon_reason", SanitizedText),  #: why it was cordoned
     Column("cordoned_at", UtcDateTime),  #: when it was cordoned
+    Column("cordoned_after", BigInteger),  #: number of the newest event then; null: not cordoned
     Column("not_ready_reason", SanitizedText),  #: why it takes no task now, found by itself or the head; null: ready
     Column("checks", JSON, nullable=False),  #: results of the last check of its settings
     Column("toolchains", JSON, nullable=False, server_default="{}"),  #: by digest, why it can't use one; empty: it can
@@ -285,6 +287,7 @@ devices = Table(
     Column("memory_used_bytes", BigInteger),  #: memory in use when a head last looked; null: unknown
     Column("quarantine_reason", SanitizedText),  #: why it must not be used; null: it may be used
     Column("quarantined_at", UtcDateTime),  #: when it was quarantined
+    Column("quarantined_after", BigInteger),  #: number of the newest event then; null: it may be used
 )
 
 #: Locks that names of toolchains were resolved to; the newest lock of a name is in use.

@@ -1,6 +1,6 @@
 """Queries for the rows of snapshots: the columns of tasks and attempts that can change, and those that can't."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, bindparam, select
 
 from db.schema import tables
-from db.schema.filters import among, parts
+from db.schema.filters import IS_END, among, parts
 from db.schema.values import pin_of, places_of
 from db.snapshots.affinity import preferred_places
 from db.snapshots.snapshot import NeededTask
@@ -145,15 +145,22 @@ def places(connection: Connection, attempts: Sequence[str]) -> dict[str, tuple[P
 
 
 _ENDED = (
-    select(*(tables.attempts.c[name] for name in ("started_at", "ended_at", "weight")))
+    select(*(tables.attempts.c[name] for name in ("started_at", "ended_at", "duration_s", "weight")))
     .add_columns(tables.tasks.c.duration_key, tables.jobs.c.submitted_by)
     .join(tables.tasks, tables.tasks.c.id == tables.attempts.c.task)
     .join(tables.jobs, tables.jobs.c.id == tables.tasks.c.job)
-    .where(tables.attempts.c.ended_at > bindparam("moment"))
-    .order_by(tables.attempts.c.ended_at)
+)
+_ENDED_SINCE = _ENDED.where(tables.attempts.c.ended_at > bindparam("moment"))
+_ENDED_AFTER = _ENDED.join(tables.events, tables.events.c.attempt == tables.attempts.c.id).where(
+    tables.events.c.id > bindparam("event"), IS_END
 )
 
 
-def ended_since(connection: Connection, moment: datetime) -> Iterable[Any]:
-    """Return when attempts ran and what they held, for those that ended since, oldest end first."""
-    return connection.execute(_ENDED, {"moment": moment})
+def ended_since(connection: Connection, moment: datetime) -> Sequence[Any]:
+    """Return how long attempts ran and what they held, for those that ended since a time."""
+    return connection.execute(_ENDED_SINCE, {"moment": moment}).all()
+
+
+def ended_after(connection: Connection, event: int) -> Sequence[Any]:
+    """Return the same for attempts that ended after the event with this number."""
+    return connection.execute(_ENDED_AFTER, {"event": event}).all()

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
+from typing import Any
 
 from sqlalchemy import Connection
 
-from db.schema.filters import parts
+from db.schema.filters import newest_event, parts
 from db.snapshots import live_rows as rows
 from db.snapshots.snapshot import OpenTask, RunningAttempt, Snapshot
 from db.writes import nodes, toolchains
@@ -64,7 +65,7 @@ class SnapshotReader:
         self._expected: dict[str, float | None] = {}  #: by duration_key
         self._ran: dict[str, tuple[Place, ...]] = {}  #: by attempt of tasks that others start after
         self._usage = Usage()
-        self._ended_at: datetime | None = None  #: of the last attempt that was counted
+        self._newest_event: int | None = None  #: when attempts were last counted
         self._locks: Mapping[str, StoredLock] = {}
         self._lock_versions: object = None  #: of the locks as they were read
 
@@ -137,11 +138,15 @@ class SnapshotReader:
 
     def _learn(self, connection: Connection, now: datetime) -> None:
         """Count the usage of attempts that ended since the last time, and update how long tasks take."""
-        stale = set()
-        for row in rows.ended_since(connection, self._ended_at or now - OF_LATE):
-            self._usage.add(row.submitted_by, row.started_at, row.ended_at, row.weight or 0.0)
-            stale.add(row.duration_key)
-            self._ended_at = row.ended_at
+        newest = newest_event(connection)
+        if self._newest_event is None:
+            ended = rows.ended_since(connection, now - OF_LATE)
+        else:
+            ended = rows.ended_after(connection, self._newest_event) if newest > self._newest_event else ()
+        self._newest_event = newest
+        for row in ended:
+            self._usage.add(row.submitted_by, row.ended_at, _device_seconds(row))
+        stale = {row.duration_key for row in ended}
         known = frozenset().union(*(job.duration_keys for job in self._jobs.values()))
         expected = {key: self._expected[key] for key in known if key in self._expected}
         for part in parts(sorted(key for key in known if key in stale or key not in expected)):
@@ -218,6 +223,14 @@ class SnapshotReader:
 
     def _used(self, running: RunningAttempt, now: datetime) -> tuple[str, float]:
         return running.submitted_by, device_seconds(running.started_at, now, self._attempts[running.id].weight)
+
+
+def _device_seconds(ended: Any) -> float:
+    """Return the device seconds of an attempt that has ended; by its times where nobody measured how long it took."""
+    weight = ended.weight or 0.0
+    if ended.duration_s is None:
+        return device_seconds(ended.started_at, ended.ended_at, weight)
+    return float(ended.duration_s * weight)
 
 
 def _estimate(seconds: Sequence[float]) -> float:

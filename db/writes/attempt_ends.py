@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from db.writes.transitions import LockedTask
-from jobs.state import LOST, LOST_WITH_LEADER_TRIES, FailureKind, TaskState, counts, is_retried
+from jobs.state import LOST, LOST_WITH_LEADER_TRIES, WITHOUT_RESULTS, FailureKind, TaskState, counts, is_retried
 from jobs.task import TaskResult
 
 
@@ -24,6 +24,12 @@ class AttemptEnd:
     result: TaskResult
     state: TaskState
     is_counted: bool  #: its failure uses up one of the task's tries
+
+    @property
+    def has_results(self) -> bool:
+        """Whether what the attempt measured and made is the task's; of a lost or cancelled one it is nobody's."""
+        failure = self.result.failure
+        return self.state is not TaskState.CANCELLED and (failure is None or failure.kind not in WITHOUT_RESULTS)
 
 
 def decide(task: LockedTask, result: TaskResult, history: FailureHistory, *, is_leader_gone: bool) -> AttemptEnd:

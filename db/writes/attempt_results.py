@@ -25,24 +25,30 @@ OUTCOMES = {
     TaskState.CANCELLED: "cancelled",
 }
 
+LOG = "log"  #: the kind of the file that every attempt leaves
 RECENT = 5  #: how many durations are kept of each key
 
 
 def store(connection: Connection, at: datetime, ends: Sequence[AttemptEnd]) -> None:
-    """Store the results of attempts; measurements of cancelled ones are dropped."""
+    """Store the results of attempts; of those without results only their logs."""
     _update_attempts(connection, at, ends)
-    artifacts = [{"attempt": end.result.attempt, **row} for end in ends for row in plain(end.result.artifacts)]
+    artifacts = [
+        {"attempt": end.result.attempt, **row}
+        for end in ends
+        for row in plain(end.result.artifacts)
+        if end.has_results or row["kind"] == LOG
+    ]
     if artifacts:
         connection.execute(insert(tables.artifacts), artifacts)
     measurements = [
         _measurement_row(end.result.attempt, measurement)
         for end in ends
-        if end.state is not TaskState.CANCELLED
+        if end.has_results
         for measurement in end.result.measurements
     ]
     if measurements:
         connection.execute(insert(tables.measurements), measurements)
-    _record_durations(connection, at, [end for end in ends if end.state is TaskState.SUCCEEDED])
+    _record_durations(connection, [end for end in ends if end.state is TaskState.SUCCEEDED])
 
 
 def _update_attempts(connection: Connection, at: datetime, ends: Sequence[AttemptEnd]) -> None:
@@ -67,6 +73,7 @@ def _end_values(at: datetime, end: AttemptEnd) -> dict[str, Any]:
     result, failure = end.result, end.result.failure
     values: dict[str, Any] = {
         "ended_at": at,
+        "duration_s": result.duration_s,
         "outcome": OUTCOMES[end.state],
         "failure_kind": failure and failure.kind,
         "failure_message": failure and failure.message,
@@ -94,7 +101,6 @@ def _measurement_row(attempt: str, measurement: Measurement) -> dict[str, Any]:
     }
 
 
-_SELECT_STARTED = select(tables.attempts.c.id, tables.attempts.c.started_at).where(among(tables.attempts.c.id))
 _SELECT_DURATIONS = select(tables.durations).where(among(tables.durations.c.duration_key))
 _RECENT_S = bindparam("_recent_s", type_=tables.durations.c.recent_s.type)
 _INSERT_DURATIONS = insert(tables.durations).values(duration_key=bindparam("_duration_key"), recent_s=_RECENT_S)
@@ -105,15 +111,12 @@ _UPDATE_DURATIONS = (
 )
 
 
-def _record_durations(connection: Connection, at: datetime, ends: Sequence[AttemptEnd]) -> None:
+def _record_durations(connection: Connection, ends: Sequence[AttemptEnd]) -> None:
     """Record how long attempts took that succeeded; the scheduler estimates from it how long similar tasks take."""
-    started_at: dict[str, datetime] = {}
-    for part in parts([end.result.attempt for end in ends]):
-        started_at |= {row.id: row.started_at for row in connection.execute(_SELECT_STARTED, {"ids": part})}
     new_s: dict[str, list[float]] = defaultdict(list)
     for end in ends:
-        if end.task.duration_key:
-            new_s[end.task.duration_key].append((at - started_at[end.result.attempt]).total_seconds())
+        if end.task.duration_key and end.result.duration_s is not None:
+            new_s[end.task.duration_key].append(end.result.duration_s)
     known_s: dict[str, list[float]] = {}
     for part in parts(sorted(new_s)):
         known_s |= recent_durations(connection, part)

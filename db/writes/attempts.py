@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select
 
 from db.schema import tables
-from db.schema.filters import among, parts
+from db.schema.filters import IS_END, among, parts
 from db.schema.ids import task_of
 from db.schema.values import plain, plain_inputs, plain_places
 from db.writes import attempt_results, lost_artifacts, nodes, transitions
@@ -103,20 +103,21 @@ def _attempt_row(new: NewAttempt, at: datetime) -> dict[str, Any]:
 
 
 def newest_successes(digests: Sequence[str]) -> Select[tuple[str, str, str]]:
-    """Select id, task and digest of the newest attempts that succeeded with these digests.
-
-    Several of one digest where they ended at the same time.
-    """
-    columns = tables.attempts.c
-    succeeded = (columns.digest.in_(digests), columns.outcome == "succeeded")
+    """Select id, task and digest of the newest attempts that succeeded with these digests, one each."""
+    columns, events = tables.attempts.c, tables.events.c
+    ends = and_(events.task == columns.task, events.attempt == columns.id, IS_END)
     latest = (
-        select(columns.digest, func.max(columns.ended_at).label("ended_at"))
-        .where(*succeeded)
+        select(func.max(events.id))
+        .join(tables.attempts, ends)
+        .where(columns.digest.in_(digests), columns.outcome == "succeeded")
         .group_by(columns.digest)
-        .subquery()
     )
-    same = and_(latest.c.digest == columns.digest, latest.c.ended_at == columns.ended_at)
-    return select(columns.id, columns.task, columns.digest).join(latest, same).where(*succeeded).order_by(columns.id)
+    return (
+        select(columns.id, columns.task, columns.digest)
+        .join(tables.events, events.attempt == columns.id)
+        .where(events.id.in_(latest))
+        .order_by(columns.id)
+    )
 
 
 def record_cache_hits(connection: Connection, at: datetime, hits: Sequence[CacheHit]) -> set[str]:

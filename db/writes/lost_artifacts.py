@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, select
 
 from db.schema import tables
-from db.schema.filters import parts
+from db.schema.filters import IS_BEGIN, IS_END, parts
 from db.schema.ids import attempt_id, task_of
 from db.writes.attempt_ends import AttemptEnd
 from db.writes.transitions import LockedTask, Transition
@@ -22,7 +21,7 @@ NamedDigest = tuple[str, str]  #: an artifact's name and its sha256
 class Outputs:
     """The artifacts of a done task's attempt."""
 
-    ended_at: datetime
+    end_event: int  #: number of the event that ended the attempt
     artifacts: frozenset[NamedDigest]
 
 
@@ -47,24 +46,25 @@ def remaking(
     """
     producers = {need: tasks[need] for end in ends for need in needs[end.task.id] if tasks[need].state in DONE}
     outputs = _outputs(connection, [str(producer.attempt) for producer in producers.values()])
-    started_at = _started_at(connection, [end.result.attempt for end in ends])
+    begin_events = _event_numbers(connection, [end.result.attempt for end in ends], IS_BEGIN)
     transitions: dict[str, Transition] = {}
     for end in ends:
         lost = {(artifact.name, artifact.sha256) for artifact in end.result.lost}
         for need in needs[end.task.id]:
             if need in producers and need not in transitions:
-                names = lost_names(outputs.get(str(producers[need].attempt)), lost, started_at[end.result.attempt])
+                names = lost_names(outputs.get(str(producers[need].attempt)), lost, begin_events[end.result.attempt])
                 if names:
                     transitions[need] = _to_pending(producers[need], ", ".join(names), end.task.id)
     return list(transitions.values())
 
 
-def lost_names(outputs: Outputs | None, lost: Collection[NamedDigest], started_at: datetime) -> list[str]:
+def lost_names(outputs: Outputs | None, lost: Collection[NamedDigest], begin_event: int) -> list[str]:
     """Return the names of the outputs that are among the lost artifacts.
 
-    None are when the outputs were made after the attempt had started that found them lost: they were made again since.
+    None are when the outputs were made after the attempt began that found them lost: they were made again since. What
+    came first is told by the numbers of the events, for clocks may step back.
     """
-    if outputs is None or outputs.ended_at > started_at:
+    if outputs is None or outputs.end_event > begin_event:
         return []
     return sorted(name for name, _ in outputs.artifacts.intersection(lost))
 
@@ -78,24 +78,20 @@ def _to_pending(producer: LockedTask, names: str, consumer: str) -> Transition:
 
 
 def _outputs(connection: Connection, attempts: Sequence[str]) -> dict[str, Outputs]:
-    columns, files = tables.attempts.c, tables.artifacts.c
-    ended_at: dict[str, datetime] = {}
-    artifacts: dict[str, set[NamedDigest]] = {}
+    files, artifacts = tables.artifacts.c, dict[str, set[NamedDigest]]()
     for part in parts(sorted(set(attempts))):
-        query = (
-            select(columns.id, columns.ended_at, files.name, files.sha256)
-            .join(tables.artifacts, files.attempt == columns.id)
-            .where(columns.id.in_(part))
-        )
+        query = select(files.attempt, files.name, files.sha256).where(files.attempt.in_(part))
         for row in connection.execute(query):
-            ended_at[row.id] = row.ended_at
-            artifacts.setdefault(row.id, set()).add((row.name, row.sha256))
-    return {attempt: Outputs(ended_at[attempt], frozenset(artifacts[attempt])) for attempt in ended_at}
+            artifacts.setdefault(row.attempt, set()).add((row.name, row.sha256))
+    end_events = _event_numbers(connection, list(artifacts), IS_END)
+    return {attempt: Outputs(end_events[attempt], frozenset(artifacts[attempt])) for attempt in artifacts}
 
 
-def _started_at(connection: Connection, attempts: Sequence[str]) -> dict[str, datetime]:
-    columns, started_at = tables.attempts.c, dict[str, datetime]()
+def _event_numbers(connection: Connection, attempts: Sequence[str], kind: ColumnElement[bool]) -> dict[str, int]:
+    """Return the number of the event that began, or ended, each attempt."""
+    events, numbers = tables.events.c, dict[str, int]()
     for part in parts(sorted(set(attempts))):
-        rows = connection.execute(select(columns.id, columns.started_at).where(columns.id.in_(part)))
-        started_at |= {row.id: row.started_at for row in rows}
-    return started_at
+        tasks = sorted({task_of(attempt) for attempt in part})
+        query = select(events.attempt, events.id).where(events.task.in_(tasks), events.attempt.in_(part), kind)
+        numbers |= {row.attempt: row.id for row in connection.execute(query)}
+    return numbers

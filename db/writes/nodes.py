@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindparam, delete, insert, select, update
 
 from db.schema import tables
-from db.schema.filters import among
+from db.schema.filters import among, newest_event
 from jobs.errors import NotFound
 from jobs.task import Device, Node, Place, Unfit
 
@@ -111,12 +111,14 @@ def lock(connection: Connection, names: Sequence[str]) -> None:
 
 def cordon(connection: Connection, at: datetime, name: str, how: Cordon, reason: str) -> None:
     """Let nothing new start on a node; raises NotFound."""
-    _update(connection, name, cordon=how, cordon_reason=reason, cordoned_at=at)
+    lock(connection, [name])
+    after = newest_event(connection)
+    _update(connection, name, cordon=how, cordon_reason=reason, cordoned_at=at, cordoned_after=after)
 
 
 def uncordon(connection: Connection, name: str) -> None:
     """Let tasks start on a node again, except on its quarantined devices. Raises NotFound."""
-    _update(connection, name, cordon=None, cordon_reason=None, cordoned_at=None)
+    _update(connection, name, cordon=None, cordon_reason=None, cordoned_at=None, cordoned_after=None)
 
 
 def _update(connection: Connection, name: str, **values: Any) -> None:
@@ -126,15 +128,20 @@ def _update(connection: Connection, name: str, **values: Any) -> None:
 
 def quarantine(connection: Connection, at: datetime, unfit: Iterable[Unfit]) -> None:
     """Quarantine nodes and devices: those that are quarantined keep their reason, unknown ones are ignored."""
-    nodes, devices = tables.nodes.c, tables.devices.c
+    nodes, devices, unfit = tables.nodes.c, tables.devices.c, list(unfit)
+    if not unfit:
+        return
+    lock(connection, sorted({each.node for each in unfit}))
+    after = newest_event(connection)
     for each in unfit:
         if not each.kind:
             fresh = (nodes.id == each.node, nodes.cordon.is_distinct_from(Cordon.QUARANTINED))
-            values = {"cordon": Cordon.QUARANTINED, "cordon_reason": each.reason, "cordoned_at": at}
+            values: dict[str, Any] = {"cordon": Cordon.QUARANTINED, "cordon_reason": each.reason}
+            values |= {"cordoned_at": at, "cordoned_after": after}
             connection.execute(update(tables.nodes).where(*fresh).values(values))
         else:
             fresh = (_is_device(each.node, each.kind, each.index), devices.quarantine_reason.is_(None))
-            values = {"quarantine_reason": each.reason, "quarantined_at": at}
+            values = {"quarantine_reason": each.reason, "quarantined_at": at, "quarantined_after": after}
             connection.execute(update(tables.devices).where(*fresh).values(values))
 
 
@@ -146,7 +153,7 @@ def release(connection: Connection, name: str, kind: str, index: int | None) -> 
     if not kind:
         uncordon(connection, name)
         return
-    values = {"quarantine_reason": None, "quarantined_at": None}
+    values = {"quarantine_reason": None, "quarantined_at": None, "quarantined_after": None}
     if not connection.execute(update(tables.devices).where(_is_device(name, kind, index)).values(values)).rowcount:
         raise NotFound("device", f"{name} {kind}" + ("" if index is None else f" {index}"))
 

@@ -34,7 +34,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from db.connection.engine import Database
 from db.connection.errors import display_name
-from db.schema import renames, tables
+from db.schema import renames, schema_0008, tables
 from db.schema.tables import SCHEMA, UtcDateTime
 from jobs.errors import FileError, NotEmpty
 
@@ -52,6 +52,7 @@ PLAIN: dict[type, tuple[type, ...]] = {
 }
 
 Row = list[Any]
+Columns = dict[str, list[str]]  #: names of columns by table, in the order of the values of a line
 
 
 def export_lines(database: Database) -> Iterator[str]:
@@ -73,7 +74,7 @@ def _line(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
-def _columns() -> dict[str, list[str]]:
+def _columns() -> Columns:
     return {source.name: [column.name for column in source.columns] for source in tables.metadata.sorted_tables}
 
 
@@ -103,18 +104,19 @@ def import_lines(database: Database, file: str, lines: Iterable[str]) -> dict[st
     Raises NotEmpty, and FileError, which names the line of `file`, if lines are invalid or missing.
     """
     numbered = enumerate(lines, 1)
-    schema = _expect_head(file, next(numbered, (1, ""))[1])
+    schema, columns = _expect_head(file, next(numbered, (1, ""))[1])
     with database.writing() as connection:
         _expect_empty(connection)
-        counts = _insert_all(connection, file, numbered)
+        counts = _insert_all(connection, file, columns, numbered)
         if schema == renames.OLD_SCHEMA:
             renames.rename_values(connection)
+            schema_0008.mend(connection)
         _go_on_counting(connection)
     return counts
 
 
-def _expect_head(file: str, line: str) -> str:
-    """Check the first line, and return the schema of the database that was exported: this one or the one before."""
+def _expect_head(file: str, line: str) -> tuple[str, Columns]:
+    """Check the first line; returns the schema of the database that was exported, and the columns of its rows."""
     head = _parsed(file, 1, line)
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise FileError(file, 1, "format", "is not a database that `haloctl db export` wrote")
@@ -122,16 +124,23 @@ def _expect_head(file: str, line: str) -> str:
     if schema not in (SCHEMA, renames.OLD_SCHEMA):
         remedy = "import it with the haloctl that wrote it, then run `haloctl db upgrade`"
         raise FileError(file, 1, "schema", f"is {schema}, and this haloctl's is {SCHEMA}: {remedy}")
-    if head.get("tables") != (_columns() if schema == SCHEMA else _old_columns()):
+    columns = _columns() if schema == SCHEMA else _old_columns()
+    if head.get("tables") != columns:
         raise FileError(file, 1, "tables", "are not those of this haloctl")
-    return str(schema)
+    return str(schema), {
+        name: [renames.COLUMNS.get(name, {}).get(column, column) for column in old] for name, old in columns.items()
+    }
 
 
-def _old_columns() -> dict[str, list[str]]:
-    """Return the columns by table, in the same order, with their names in the previous schema."""
+def _old_columns() -> Columns:
+    """Return the columns by table, in the same order, that the schema before had, with their names in it."""
     old_names = {name: {new: old for old, new in columns.items()} for name, columns in renames.COLUMNS.items()}
     return {
-        name: [old_names.get(name, {}).get(column, column) for column in columns]
+        name: [
+            old_names.get(name, {}).get(column, column)
+            for column in columns
+            if column not in renames.ADDED.get(name, ())
+        ]
         for name, columns in _columns().items()
     }
 
@@ -147,18 +156,20 @@ def _expect_empty(connection: Connection) -> None:
             raise NotEmpty(display_name(connection.engine.url), source.name)
 
 
-def _insert_all(connection: Connection, file: str, numbered: Iterable[tuple[int, str]]) -> dict[str, int]:
+def _insert_all(
+    connection: Connection, file: str, columns: Columns, numbered: Iterable[tuple[int, str]]
+) -> dict[str, int]:
     counts: Counter[str] = Counter()
     batch: list[tuple[int, Row]] = []
     name = ""
     for number, line in numbered:
         parsed = _parsed(file, number, line)
         if isinstance(parsed, dict):
-            _insert(connection, file, name, batch)
+            _insert(connection, file, columns, name, batch)
             _expect_end(file, number, parsed, counts, numbered)
             return {source: counts[source] for source in _columns() if counts[source]}
         if parsed[0] != name or len(batch) == AT_ONCE:
-            _insert(connection, file, name, batch)
+            _insert(connection, file, columns, name, batch)
             name, batch = _named(file, number, parsed), []
         batch.append((number, parsed))
         counts[name] += 1
@@ -191,10 +202,11 @@ def _expect_end(
         raise FileError(file, number + 1, "", "comes after the end")
 
 
-def _insert(connection: Connection, file: str, name: str, batch: Sequence[tuple[int, Row]]) -> None:
+def _insert(connection: Connection, file: str, columns: Columns, name: str, batch: Sequence[tuple[int, Row]]) -> None:
     if not batch:
         return
-    kinds = [(column.name, _kind(column)) for column in tables.metadata.tables[name].columns]
+    stored = tables.metadata.tables[name].columns
+    kinds = [(column, _kind(stored[column])) for column in columns[name]]
     rows = [_values(file, number, kinds, row) for number, row in batch]
     try:
         connection.execute(insert(_written(tables.metadata.tables[name])), rows)

@@ -22,9 +22,9 @@ class Usage:
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
-    def add(self, user: str, started_at: datetime, ended_at: datetime, weight: float) -> None:
+    def add(self, user: str, ended_at: datetime, used_device_s: float) -> None:
         """Count an attempt that has ended."""
-        self._steps[_step(ended_at)][user] += device_seconds(started_at, ended_at, weight)
+        self._steps[_step(ended_at)][user] += used_device_s
 
     def total(self, now: datetime, running: Iterable[tuple[str, float]] = ()) -> dict[str, float]:
         """Return the device seconds of each user; `running` holds those of running attempts so far."""

@@ -32,7 +32,7 @@ def merge_results(nodes: Sequence[str], results: Mapping[str, TaskResult], lost_
         warnings=tuple(dict.fromkeys(warning for result in ranked for warning in result.warnings)),
         unfit=tuple(unfit for result in ranked for unfit in result.unfit),
         lost=tuple(dict.fromkeys(artifact for result in ranked for artifact in result.lost)),
-        wall_s=max(result.wall_s for result in ranked),
+        duration_s=max((result.duration_s for result in ranked if result.duration_s is not None), default=None),
     )
 
 

@@ -235,12 +235,10 @@ def _is_conclusive(task: TaskRow) -> bool:
 
 def _ran(tasks: Sequence[TaskRow]) -> str:
     """Return `export cached, compile 42 s`: what ran for a probe, over all its rounds."""
-    wall_by_stage_s: dict[str, float] = {}
+    duration_by_stage_s: dict[str, float] = {}
     for task in tasks:
-        has_run = task.attempts > 0 and task.started_at is not None and task.ended_at is not None
-        wall_by_stage_s.setdefault(task.stage, 0.0)
-        if has_run and not task.cached_from:
-            wall_by_stage_s[task.stage] += (task.ended_at - task.started_at).total_seconds()  # type: ignore[operator]
+        took_s = 0.0 if task.cached_from else task.duration_s or 0.0
+        duration_by_stage_s[task.stage] = duration_by_stage_s.get(task.stage, 0.0) + took_s
     return ", ".join(
-        f"{stage} {format_duration(wall_s) if wall_s else 'cached'}" for stage, wall_s in wall_by_stage_s.items()
+        f"{stage} {format_duration(took_s) if took_s else 'cached'}" for stage, took_s in duration_by_stage_s.items()
     )

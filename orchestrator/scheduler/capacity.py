@@ -202,7 +202,7 @@ def node_capacities(snapshot: Snapshot, nodes: Sequence[Node], now: datetime) ->
         usable = {kind: len(devices) for kind, devices in free.items()}
         capacities[node.id] = NodeCapacity(node, node.cpus, node.memory_bytes, free, usable)
     for attempt in snapshot.running:
-        elapsed_s = (now - attempt.started_at).total_seconds()
+        elapsed_s = max((now - attempt.started_at).total_seconds(), 0.0)  # clocks may step back
         ends = end_times(elapsed_s, attempt.expected_s, attempt.timeout_s)
         for place in attempt.places:
             if place.node in capacities:

@@ -114,6 +114,7 @@ def task_to_json(row: TaskRow) -> dict[str, Any]:
         "devices": format_devices(row.devices),
         "started_at": row.started_at.isoformat() if row.started_at else None,
         "ended_at": row.ended_at.isoformat() if row.ended_at else None,
+        "duration_s": row.duration_s,
         "took": format_elapsed(row),
         "failure": asdict(row.failure) if row.failure else None,
         "warnings": list(row.warnings),
@@ -141,7 +142,9 @@ def format_elapsed(row: TaskRow) -> str:
     """Return how long a task's latest attempt ran, or has been running."""
     if row.started_at is None or row.cached_from or row.state not in ENDED | {TaskState.RUNNING, TaskState.CANCELLING}:
         return ""
-    return format_duration(((row.ended_at or datetime.now(UTC)) - row.started_at).total_seconds())
+    if row.ended_at is not None:
+        return format_duration(row.duration_s)
+    return format_duration(max((datetime.now(UTC) - row.started_at).total_seconds(), 0.0))
 
 
 def format_remark(row: TaskRow) -> str:
@@ -185,6 +188,7 @@ def attempt_to_json(row: AttemptRow) -> dict[str, Any]:
         "artifacts": [asdict(artifact) for artifact in row.artifacts],
         "started_at": row.started_at.isoformat(),
         "ended_at": row.ended_at.isoformat() if row.ended_at else None,
+        "duration_s": row.duration_s,
     }
 
 

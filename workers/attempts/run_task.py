@@ -63,7 +63,7 @@ def run(
         )
         if unfit := fitness.check_before(attempt, cancellation):
             failure = failures.of_unfit(map(fitness.describe, unfit))
-            return replace(result, failure=failure, unfit=unfit, wall_s=time.monotonic() - started)
+            return replace(result, failure=failure, unfit=unfit, duration_s=time.monotonic() - started)
         has_begun = not cancellation.is_requested
         result = _AttemptRun(attempt, data, store, attempt_toolchain, cancellation, lease, measure).run(result)
     unfit = fitness.check_after(attempt) if has_begun else ()
@@ -72,7 +72,7 @@ def run(
         artifacts=(*result.artifacts, *_publish_log(log_path(data, attempt.id), store)),
         warnings=(*result.warnings, *map(fitness.describe, unfit)),
         unfit=unfit,
-        wall_s=time.monotonic() - started,
+        duration_s=time.monotonic() - started,
     )
 
 

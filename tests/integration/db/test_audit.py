@@ -161,15 +161,13 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     ),
     "a start on a closed node": (
         lambda db, job: db.execute(
-            text("UPDATE nodes SET cordon = 'draining', cordoned_at = :at WHERE id = 'a'"),
-            {"at": "2025-11-21 11:00:00+00:00"},
+            text("UPDATE nodes SET cordon = 'draining', cordoned_after = 0 WHERE id = 'a'"),
         ),
         "02-1",
     ),
     "a start on a quarantined device": (
         lambda db, job: db.execute(
-            text("""UPDATE devices SET quarantine_reason = 'hot', quarantined_at = :at WHERE "index" = 0"""),
-            {"at": "2025-11-21 11:00:00+00:00"},
+            text("""UPDATE devices SET quarantine_reason = 'hot', quarantined_after = 0 WHERE "index" = 0"""),
         ),
         "02-1",
     ),

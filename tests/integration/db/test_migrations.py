@@ -174,6 +174,9 @@ def fill(connection: Connection, revision: str) -> None:
     insert(connection, "artifacts", made)
     measured = {"id": 1, "attempt": f"{OLD}-01-2", "metric": "trace_s", "unit": "s", "median": 2.0, "samples": [2.0]}
     insert(connection, "measurements", {**measured, "context": CONTEXT})
+    lost = {"attempt": f"{OLD}-01-1", "name": "lost.mlir", "kind": "mlir", "sha256": "2" * 64, "size_bytes": 1}
+    insert(connection, "artifacts", lost)
+    insert(connection, "measurements", {**measured, "id": 2, "attempt": f"{OLD}-01-1", "context": CONTEXT})
     for event, (named, attempt, was, became) in enumerate(EVENTS, 1):
         told = {"id": event, "at": NOON, "job": OLD, "task": named and f"{OLD}-{named}", "was": was, "became": became}
         detail = "handed_back: why" if (attempt, became) == ("02-1", "queued") else ""
@@ -239,6 +242,8 @@ def _reads_right(database: Database, identity: dict[str, Any] | None) -> None:
         (epoch, "a", (Device("cpu", 3, "s3"),)) for epoch in (1, 2)
     ]
     assert attempts[0].started_at == NOON
+    assert [one.duration_s for one in attempts] == [0.0, 0.0]
+    assert [one.warnings for one in attempts] == [("it was lost, so this is no result: trace_s 2 s, lost.mlir",), ()]
     assert attempt_identity(database, f"{OLD}-01-2").identity == identity
     assert [row.median for row in results(database)] == [2.0]
     assert [row.size_bytes for row in artifacts(database)] == [1 << 40]
@@ -317,6 +322,9 @@ def _export_of_the_schema_before(connection: Connection) -> Iterator[str]:
         source.name: {old_names.get(source.name, {}).get(one.name, one.name): one.type for one in source.columns}
         for source in tables.metadata.sorted_tables
     }
+    for name, added in renames.ADDED.items():
+        for one in added:
+            del all_columns[name][one]
     heads = {name: list(columns) for name, columns in all_columns.items()}
     yield json.dumps({"format": transfer.FORMAT, "schema": "0006", "tables": heads})
     counts = Counter[str]()

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -18,7 +17,7 @@ from jobs.state import OPEN, RETRYABLE, Failure, FailureKind, TaskState
 from jobs.task import GIB, Device, LogChunk, Node, Pin, Place, Unfit
 from tests.stored_jobs import (
     BROKEN,
-    NOON,
+    Clock,
     attempt_of,
     begun,
     finish,
@@ -40,19 +39,6 @@ def on(store: Store, task: str, *nodes: str) -> str:
     attempt = replace(attempt_of(open_task(store, task)), places=tuple(Place(node) for node in nodes))
     assert store.start([begun(attempt)]) == {attempt.id}
     return attempt.id
-
-
-class Clock:
-    """A time that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> Any:
-        return self.now
-
-    def passes(self, **by: float) -> None:
-        self.now += timedelta(**by)
 
 
 @pytest.fixture
@@ -143,7 +129,7 @@ def test_a_task_is_expected_to_take_what_its_like_took(timed: Store, clock: Cloc
         assert open_task(timed, task).expected_s == {1: None, 9: 60.0, 2: 300.0}[minutes]
         attempt = start(timed, task)
         clock.passes(minutes=minutes)
-        finish(timed, result_of(attempt))
+        finish(timed, result_of(attempt, duration_s=60.0 * minutes))
     job, other = submit(timed), submit(timed, variants={"tp": [2]})
     assert [open_task(timed, f"{job}-0{number}").expected_s for number in (1, 2)] == [120.0, None]
     assert open_task(timed, f"{other}-01").expected_s is None
@@ -156,7 +142,7 @@ def test_usage_is_device_seconds_of_late_with_those_of_what_still_runs(timed: St
     tasks = [f"{submit(timed, submitted_by=user)}-01" for user in ("ada", "bob", "eve")]
     attempt = start(timed, tasks[0])  # two devices
     clock.passes(hours=1)
-    finish(timed, result_of(attempt))
+    finish(timed, result_of(attempt, duration_s=3600.0))
     assert timed.snapshot().usage == {"ada": 7200.0}
     start(timed, tasks[1])
     on(timed, tasks[2], "b")

@@ -1,7 +1,6 @@
 """What becomes of an attempt and its task, decided from rows alone."""
 
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 
@@ -12,7 +11,6 @@ from db.writes.transitions import LockedTask, Transition, group
 from jobs.errors import InvalidTransition
 from jobs.state import LOST_WITH_LEADER_TRIES, Failure, FailureKind, TaskState
 from jobs.task import TaskResult
-from tests.stored_jobs import NOON
 
 TASK = LockedTask("j-01", TaskState.RUNNING, 3, 0, "j-01-3", None)
 CANCELLING = LockedTask("j-01", TaskState.CANCELLING, 3, 0, "j-01-3", None)
@@ -57,10 +55,10 @@ def test_a_task_that_loses_leader_after_leader_fails_and_is_named_as_the_suspect
 
 
 def test_outputs_that_were_made_since_are_not_lost() -> None:
-    outputs = Outputs(NOON, frozenset({("a", "1"), ("b", "2")}))
-    assert lost_names(outputs, {("a", "1"), ("c", "3")}, NOON) == ["a"]
-    assert lost_names(outputs, {("a", "1")}, NOON - timedelta(seconds=1)) == []
-    assert lost_names(None, {("a", "1")}, NOON) == []
+    outputs = Outputs(7, frozenset({("a", "1"), ("b", "2")}))
+    assert lost_names(outputs, {("a", "1"), ("c", "3")}, begin_event=8) == ["a"]
+    assert lost_names(outputs, {("a", "1")}, begin_event=6) == []
+    assert lost_names(None, {("a", "1")}, begin_event=8) == []
 
 
 def test_transitions_that_one_statement_carries_out_are_grouped() -> None:

@@ -13,7 +13,9 @@ LOG = Artifact("1-1.log", "log", "0" * 64, 1)
 def result(failure: FailureKind | None = None, wall_s: float = 1.0) -> TaskResult:
     process = Process(("true",), 0, wall_s, 1)
     told = Failure(failure, f"it was {failure}") if failure else None
-    return TaskResult("1-1", 1, told, (LOG,), (Measurement("load_s", (wall_s,)),), ("slow",), (process,), wall_s=wall_s)
+    return TaskResult(
+        "1-1", 1, told, (LOG,), (Measurement("load_s", (wall_s,)),), ("slow",), (process,), duration_s=wall_s
+    )
 
 
 def merged(*results: TaskResult, came: tuple[int, ...] = (0, 1)) -> TaskResult:
@@ -34,7 +36,7 @@ def test_a_gangs_result_has_the_numbers_of_its_first_node_and_the_files_of_all()
     merged_result = merged(result(wall_s=1.0), result(wall_s=2.0))
     assert [measurement.samples for measurement in merged_result.measurements] == [(1.0,)]
     assert [artifact.name for artifact in merged_result.artifacts] == ["1-1.log", "rank1-1-1.log"]
-    assert ([process.wall_s for process in merged_result.processes], merged_result.wall_s) == ([1.0, 2.0], 2.0)
+    assert ([process.wall_s for process in merged_result.processes], merged_result.duration_s) == ([1.0, 2.0], 2.0)
     assert (merged_result.failure, merged_result.warnings) == (None, ("slow",))
 
 
