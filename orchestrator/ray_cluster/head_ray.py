@@ -15,6 +15,7 @@ import tenacity
 
 from jobs.errors import ClusterUnreachable
 from orchestrator.ray_cluster import ray_commands, ray_start, reaper
+from orchestrator.ray_cluster.private_folder import ensure_private, ray_folder
 from orchestrator.ray_cluster.ray_address import expect_answer
 
 LAST_ADDRESS = "ray_current_cluster"  #: Ray's file that keeps a second `ray start --head` from starting
@@ -87,8 +88,8 @@ class HeadRay:
         self._host, self._port, self._token = host, port, token
         self._state = data / "ray" / "state"
         self._log = data / "logs" / "ray-head.log"
-        self._state.parent.mkdir(mode=0o700, exist_ok=True)
-        self._folder = ray_commands.short_folder(data, "head")
+        ensure_private(self._state.parent)
+        self._folder = ray_folder(data, "head")
         self._lock: int | None = None
         self._store_command: tuple[list[str], dict[str, str]] | None = (
             None  #: argv and environment of the control store

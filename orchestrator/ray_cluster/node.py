@@ -14,6 +14,7 @@ from jobs.errors import AlreadyRunning, BadSetting, ClusterUnreachable
 from jobs.task import Node
 from orchestrator.ray_cluster import ray_commands, reaper
 from orchestrator.ray_cluster.node_ray import NodeRay
+from orchestrator.ray_cluster.private_folder import ray_folder
 from orchestrator.ray_cluster.ray_address import HOST_AND_PORT, LOOPBACK, expect_answer
 from orchestrator.ray_cluster.signal_queue import Signals, queue_signals
 from workers.agent import draining
@@ -46,7 +47,7 @@ class NodeDaemon:
     def __init__(self, joining: JoinConfig, say: Say) -> None:
         self._joining, self._report = joining, say
         self._name, self._data = joining.node.id, joining.data
-        self._folder = ray_commands.short_folder(joining.data, "node")
+        self._folder = ray_folder(joining.data, "node")
         self._log = joining.data / "logs" / "ray-node.log"
         self._last_message = ""
         self._has_joined = False

@@ -1,15 +1,12 @@
 """The argument lists and environments of Ray's processes. Pure: nothing is started here."""
 
-import hashlib
 import json
 import os
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from jobs.errors import StorageUnusable
 from jobs.task import Node
 from orchestrator.ray_cluster.reaper import VARIABLE
 from workers.machine.device_masks import merge_amd_masks
@@ -18,7 +15,6 @@ PROGRAM = (sys.executable, "-m", "orchestrator.ray_cluster.ray_program")
 NODE_LABEL = "haloctl-node"  #: a raylet's label with the name of its node
 CPU_DEVICE = "cpu_device"  #: Ray's name for our logical CPU devices
 OBJECT_STORE_BYTES = 80 << 20  #: files never travel through it
-LONGEST_FOLDER = 40  #: Ray's sockets are up to 67 characters below it, and Linux takes 107
 
 #: A raylet that is gone is noticed after 4 x 0.5 s, one that is cut off or stopped after 4 x 3.5 s; others of Ray's
 #: connections find out within 15 s. A control store that is away may come back any time; one that has forgotten a
@@ -88,25 +84,6 @@ def environment(folder: Path, token: Mapping[str, str], inherited: Mapping[str, 
 def persistent_state(folder: Path) -> dict[str, str]:
     """Return the variables by which the control store persists nodes, actors and groups, and can be restarted."""
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}
-
-
-def short_folder(data: Path, name: str) -> Path:
-    """Return one of Ray's temporary folders: below the data folder if that path is short enough for sockets.
-
-    It is the same each time, and private to this user. Raises StorageUnusable when it can't be made so.
-    """
-    folder = data / "ray" / name
-    if len(str(folder)) > LONGEST_FOLDER:
-        digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
-        folder = Path(tempfile.gettempdir()) / f"haloctl-{os.getuid()}-{digest}"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = folder.lstat().st_uid
-    except OSError as error:
-        raise StorageUnusable(f"folder {folder}", f"{error.strerror}; Ray needs it for its sockets") from error
-    if owner != os.getuid() or folder.is_symlink():
-        raise StorageUnusable(f"folder {folder}", "another user owns it; set TMPDIR to a folder of your own")
-    return folder
 
 
 def _import_path(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,11 +19,11 @@ MOST_ROUNDS = 100
 
 
 class Reaper:
-    """A temporary folder for a Ray, and a process that ends the Ray and removes the folder once this one is gone."""
+    """A process that ends a Ray and removes its folder once this process is gone."""
 
-    def __init__(self) -> None:
-        """Mark the processes that this one starts from now on as the Ray's."""
-        self.folder = Path(tempfile.mkdtemp(prefix="haloctl-"))  # a short name: Ray puts sockets below it
+    def __init__(self, folder: Path) -> None:
+        """Mark the processes that this one starts from now on as those of the Ray in `folder`."""
+        self.folder = folder
         os.environ[VARIABLE] = str(self.folder)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, self.folder],

@@ -13,6 +13,7 @@ from jobs.errors import ClusterUnreachable
 from jobs.task import Node
 from orchestrator import interrupts
 from orchestrator.executor import LOCAL_NODE
+from orchestrator.ray_cluster.private_folder import new_ray_folder
 from orchestrator.ray_cluster.ray_address import expect_answer
 from orchestrator.ray_cluster.ray_commands import CPU_DEVICE, FIXED, LOOPBACK, NODE_LABEL, OBJECT_STORE_BYTES
 from orchestrator.ray_cluster.ray_token import use_own_token
@@ -219,7 +220,7 @@ class Connection:
         """Return the options of `ray.init`: where to connect to, or what to start."""
         if self.address:
             return {"address": self.address}
-        self._reaper = Reaper()
+        self._reaper = Reaper(new_ray_folder())
         return _local_options(self._describe(), self._reaper.folder)
 
     def _reap(self) -> None:

@@ -11,6 +11,7 @@ import psutil
 from jobs.task import GIB, Device, Node
 from orchestrator.ray_cluster import ray_commands, ray_start, ray_token, reaper
 from orchestrator.ray_cluster.head_ray import HeadRay
+from orchestrator.ray_cluster.private_folder import ray_folder
 from tests.command_lines import command_line
 from tests.integration.attempts import until
 from workers.agent.ports import free_port
@@ -35,6 +36,10 @@ class Cluster:
     def node_data(self, name: str) -> Path:
         return self.data / "nodes" / name
 
+    def folders(self) -> list[Path]:
+        """Ray's folders of the head and of the nodes."""
+        return [ray_folder(self.data, "head"), *self._folders.values()]
+
     def start(self) -> None:
         """Start the head, or restart it with its state."""
         (self.data / "logs").mkdir(exist_ok=True)
@@ -45,14 +50,14 @@ class Cluster:
         data = self.node_data(name)
         data.mkdir(parents=True, exist_ok=True)
         node = Node(name, name, CPUS, GIB, tuple(Device("cpu", index) for index in range(8)))
-        folder = self._folders[name] = ray_commands.short_folder(data, "node")
+        folder = self._folders[name] = ray_folder(data, "node")
         command = ray_commands.node_command(self.address, "127.0.0.1", node, folder)
         inherited = {name: value for name, value in os.environ.items() if name not in ray_commands.LOOPBACK}
         environment = ray_commands.environment(folder, self.token, inherited) | {"HALOCTL_DATA": str(data)}
         ray_start.start(command, environment, data / "ray.log", "the test's node")
 
     def control_store(self) -> psutil.Process:
-        return self._process(ray_commands.short_folder(self.data, "head"), "gcs_server")
+        return self._process(ray_folder(self.data, "head"), "gcs_server")
 
     def raylet(self, name: str) -> psutil.Process:
         return self._process(self._folders[name], "raylet")
@@ -61,11 +66,11 @@ class Cluster:
         return self._process(self._folders[name], "ray::Agent")
 
     def end_node(self, name: str) -> None:
-        reaper.end_processes(str(self._folders.pop(name)), os.getpid())
+        reaper.end_all(str(self._folders.pop(name)), os.getpid())
 
     def wipe(self) -> None:
         """Wipe Ray's state."""
-        reaper.end_processes(str(ray_commands.short_folder(self.data, "head")), os.getpid())
+        reaper.end_processes(str(ray_folder(self.data, "head")), os.getpid())
         state = self.data / "ray" / "state"
         state.rename(state.with_name(f"state-{len(list(state.parent.iterdir()))}"))
         for name in list(self._folders):

@@ -23,6 +23,7 @@ from orchestrator.ray_executor import RayExecutor
 from tests import toolchain_wheels
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, living, make_attempt, python, until
 from tests.integration.ray_clusters import Cluster, running_cluster, stopped
+from tests.other_users import can_enter, needs_root
 from workers.agent import draining
 from workers.agent.draining import Drain
 from workers.toolchain_probe import probe_toolchain
@@ -193,6 +194,13 @@ def test_attempts_run_on_their_nodes_and_the_head_is_woken(executor: RayExecutor
     assert {result.attempt: kind(result) for result in collected} == {attempt.id: None for attempt in attempts}
     assert (cluster.node_data("n2") / "logs" / f"{attempts[1].id}.log").exists()
     assert executor.collect(0.0) == []
+
+
+@needs_root
+def test_another_user_cannot_enter_the_folders_of_head_and_nodes(cluster: Cluster) -> None:
+    for folder in cluster.folders():
+        assert (folder / "session_latest").exists()
+        assert not can_enter(folder)
 
 
 def test_what_does_not_fit_is_refused_and_what_another_left_free_is_used(executor: RayExecutor) -> None:

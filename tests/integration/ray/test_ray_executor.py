@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import psutil
@@ -12,6 +13,7 @@ from jobs.task import Attempt, Command, TaskResult
 from orchestrator.ray_executor import RayExecutor
 from tests.command_lines import command_line, command_text
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, living, make_attempt, python, until
+from tests.other_users import can_enter, needs_root
 
 WELL = python(FINITE_INVOCATION)
 AGENT, RAYLET, CONTROL_STORE = "ray::Agent", "raylet/raylet", "gcs_server"
@@ -80,6 +82,15 @@ def test_attempts_run_side_by_side_and_each_result_comes_once(executor: RayExecu
     assert {kind(result) for result in collected} == {None}
     assert executor.in_flight() == set()
     assert executor.collect(0.5) == []
+
+
+@needs_root
+def test_another_user_cannot_enter_the_folder_of_a_local_ray(executor: RayExecutor) -> None:
+    folders = {path for child in children() if (path := child.environ().get("HALOCTL_RAY_FOLDER"))}
+    assert folders
+    for folder in folders:
+        assert Path(folder, "session_latest").exists()
+        assert not can_enter(folder)
 
 
 def test_a_local_ray_runs_no_more_than_attempts_need(executor: RayExecutor) -> None:
