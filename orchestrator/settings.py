@@ -9,6 +9,8 @@ HALOCTL_CACHE_GB           what a node keeps of a store at a URL; default: a qua
 HALOCTL_RAY_ADDRESS        HOST:PORT of a Ray cluster for `haloctl head` to use; default: it starts one
 HALOCTL_TOOLCHAINS         a file with the site's own toolchains; default: there are none
 HALOCTL_CPU_DEVICES        how many logical CPU devices a node has; default 8
+HALOCTL_STAGE_VARIABLES    names of further environment variables that stages of a node see; default: those that
+                           jobs.environment_variables lists
 HALOCTL_MAX_FOREIGN_CPU_PERCENT  how much of a node's processors may compute for others during a measurement, or any 5 s
                            of it, before it counts as disturbed; default 10 where devices are the host's cores, 50 with
                            GPUs

@@ -5,27 +5,26 @@ import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import workers
+from jobs.environment_variables import VARIABLES
+from jobs.masking import has_userinfo
 from jobs.targets import TARGETS
 from jobs.task import Command, Device, Gang
 from jobs.toolchains import Toolchain
 
-#: The agent's variables that stage processes see, by name and by prefix.
-PASSED_NAMES = frozenset(
-    {"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "SSL_CERT_FILE"}
-    | {"REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+SITE_VARIABLES = (
+    "HALOCTL_STAGE_VARIABLES"  #: exact names that a site adds to `VARIABLES`, separated by commas or blanks
 )
-PASSED_PREFIXES = (
-    *("LC_", "HF_", "TRANSFORMERS_", "TORCH", "TRITON_", "IREE_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "MALLOC_"),
-    *("ROCM_", "HIP_", "HSA_", "AMD_", "MIOPEN_", "CUDA_", "NVIDIA_", "NCCL_", "RCCL_", "GLOO_", "VLLM_"),
+
+#: Names that are never passed, even if a site adds them: values are stored with results.
+SECRET = re.compile(
+    r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|(ACCESS|PRIVATE)_KEY|_PAT$|_AUTH$", re.IGNORECASE
 )
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY", re.IGNORECASE)
-CREDENTIALS_IN_URL = re.compile(r"://[^/\s]*@")
 
 #: Every variable that limits a runtime to some of a node's devices: set by haloctl for an attempt, or not at all.
 MASKS = frozenset(
@@ -97,7 +96,7 @@ def stage_environment(
 
     The tools of its toolchain go before others on PATH.
     """
-    passed = {name: value for name, value in inherited.items() if is_passed(name, value)}
+    passed = passed_variables(inherited)
     if tools:
         passed["PATH"] = os.pathsep.join([*tools, passed.get("PATH", os.defpath)])
     threads = {} if cpus is None else {"OMP_NUM_THREADS": str(cpus)}
@@ -118,10 +117,21 @@ def gang_variables(gang: Gang | None) -> dict[str, str]:
     }
 
 
-def is_passed(name: str, value: str) -> bool:
-    """Whether stage processes may see a variable of the agent's."""
-    is_known = name in PASSED_NAMES or name.startswith(PASSED_PREFIXES)
-    return is_known and name not in MASKS and not SECRET.search(name) and not CREDENTIALS_IN_URL.search(value)
+def passed_variables(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that stage processes see: those of the table, and those that the site adds."""
+    site = frozenset(re.split(r"[,\s]+", inherited.get(SITE_VARIABLES, "")))
+    return {name: value for name, value in inherited.items() if is_passed(name, value, site)}
+
+
+def is_passed(name: str, value: str, site: Collection[str] = ()) -> bool:
+    """Whether stage processes may see a variable of the agent's; `site` are names beside those of the table."""
+    is_known = name in VARIABLES or (name in site and not SECRET.search(name))
+    return is_known and name not in MASKS and not _has_credentials(name, value)
+
+
+def _has_credentials(name: str, value: str) -> bool:
+    """Whether a value holds a user name or password; in a proxy's address anything in front of `@` is one."""
+    return has_userinfo(value) or ("@" in value and name.lower().endswith("_proxy"))
 
 
 def visible_devices(devices: tuple[Device, ...]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from db.schema import tables
 from db.schema.filters import among, parts
 from db.schema.values import plain
 from db.writes.attempt_ends import AttemptEnd
+from jobs.masking import masked
 from jobs.metrics import METRICS
 from jobs.state import TaskState
 from jobs.task import Measurement
@@ -80,8 +81,8 @@ def _end_values(at: datetime, end: AttemptEnd) -> dict[str, Any]:
         "is_counted": end.is_counted if failure else None,
         "log_tail": failure and failure.log_tail,
         "warnings": list(result.warnings),
-        "processes": plain(result.processes),
-        "environment": dict(result.environment),
+        "processes": masked(plain(result.processes)),
+        "environment": masked(dict(result.environment)),
     }
     if result.versions:  # the versions that it ran under replace those that were expected
         values["versions"] = dict(result.versions)

@@ -19,6 +19,7 @@ from db.writes.transitions import LockedTask, Transition
 from db.writes.usage import weight_of
 from jobs.digest import identity
 from jobs.exporters import stage_of
+from jobs.masking import masked
 from jobs.state import ACTIVE, FailureKind, TaskState
 from jobs.task import Attempt, TaskResult
 from jobs.toolchains import Toolchain
@@ -86,7 +87,7 @@ def _attempt_row(new: NewAttempt, at: datetime) -> dict[str, Any]:
         "places": plain_places(attempt.places),
         "weight": weight_of(attempt),
         "term": new.term,
-        "commands": plain(attempt.commands),
+        "commands": masked(plain(attempt.commands)),
         "inputs": plain_inputs(attempt.inputs),
         "digest": new.digest,
         "identity": identity(stage_of(attempt.stage, attempt.settings), attempt.settings, toolchain, attempt.inputs),

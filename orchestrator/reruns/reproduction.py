@@ -10,6 +10,7 @@ from typing import Any
 from db.reads.reports import AttemptRow, TaskRow
 from jobs.artifact_kinds import is_input
 from jobs.exporters import stage_of
+from jobs.masking import masked
 from jobs.stages.base import INPUTS, OUTPUTS
 from jobs.task import Artifact
 from jobs.toolchains import Lock
@@ -50,7 +51,7 @@ def manifest(
         "settings": dict(task.settings),
         **rows.attempt_to_json(attempt),
         "host_cpu": attempt.host_cpu,
-        "commands": [asdict(command) for command in attempt.commands],
+        "commands": masked([asdict(command) for command in attempt.commands]),
         "inputs": inputs,
         "places": [asdict(place) for place in attempt.places],
         "masks": [visible_devices(place.devices) for place in attempt.places],

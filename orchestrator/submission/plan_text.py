@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from jobs.exporters import stage_of
+from jobs.masking import mask_userinfo
 from jobs.plan import Plan, PlannedTask
 from jobs.toolchains import DEFAULT, Toolchain
 from orchestrator.formatting import format_count
@@ -30,7 +31,7 @@ def dry_run_lines(prepared: PreparedJob) -> Iterator[str]:
         under = "" if task.toolchain == DEFAULT else f"; under {task.toolchain}"
         yield f"   {'after ' + after + '; ' if after else ''}needs {format_resources(task)}{under}"
         for command in argv_of(task, prepared.toolchain):
-            yield f"   $ {shlex.join(command)}"
+            yield f"   $ {mask_userinfo(shlex.join(command))}"
 
 
 def format_resources(task: PlannedTask) -> str:

@@ -17,16 +17,16 @@ from jobs.errors import BadSetting
 from jobs.field_types import ToolchainName
 from jobs.job_file.spec import StageName
 from jobs.job_file.variants_section import EngineName
+from jobs.masking import has_userinfo
 from jobs.toolchain_table import TOOLCHAINS, is_known
 from jobs.toolchains import ToolchainSpec
 from jobs.variants import IREE
 from orchestrator import yaml_document
 from orchestrator.settings import TOOLCHAINS_VARIABLE, Settings
-from workers.environment import CREDENTIALS_IN_URL
 
 
 def _without_secrets(requirement: object) -> object:
-    if isinstance(requirement, str) and CREDENTIALS_IN_URL.search(requirement):
+    if isinstance(requirement, str) and has_userinfo(requirement):
         raise ValueError("should have no credentials, which would be stored; put them into ~/.netrc")
     return requirement
 

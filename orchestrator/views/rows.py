@@ -8,6 +8,7 @@ from typing import Any
 
 from db.reads.reports import AttemptRow, JobRow, TaskRow
 from db.reads.results import ArtifactRow, ResultRow
+from jobs.masking import masked
 from jobs.state import DONE, ENDED, TaskState
 from jobs.toolchains import DEFAULT
 from jobs.variants import AXES
@@ -177,9 +178,9 @@ def attempt_to_json(row: AttemptRow) -> dict[str, Any]:
         "failure": asdict(row.failure) if row.failure else None,
         "node": row.node,
         "devices": format_devices(row.devices),
-        "commands": [list(command.argv) for command in row.commands],
-        "processes": [asdict(process) for process in row.processes],
-        "environment": dict(row.environment),
+        "commands": masked([command.argv for command in row.commands]),
+        "processes": masked([asdict(process) for process in row.processes]),
+        "environment": masked(dict(row.environment)),
         "toolchain": row.toolchain,
         "lock": row.lock,
         "versions": dict(row.versions),

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from jobs.masking import mask_userinfo
 from jobs.task import Command, Process
 from workers.processes import proc
 from workers.processes.attempt_processes import ATTEMPT_VARIABLE, FORK_SERVER_PROGRAM, attempt_of, kill_attempt
@@ -123,7 +124,7 @@ class SupervisedRun:
                 {
                     "argv": list(command.argv),
                     "env": {**command.env, ATTEMPT_VARIABLE: attempt_id},
-                    "title": shlex.join(command.argv),
+                    "title": mask_userinfo(shlex.join(command.argv)),
                 }
                 for command in commands
             ],

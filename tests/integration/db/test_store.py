@@ -16,7 +16,7 @@ from db.store import CacheHit, LeaderKind, Store, Submission
 from jobs.errors import Conflict
 from jobs.plan import Plan, plan
 from jobs.state import GONE, LOST_WITH_LEADER_TRIES, POLICIES, TRANSITIONS, Failure, FailureKind, TaskState
-from jobs.task import Attempt, Measurement
+from jobs.task import Attempt, Command, Measurement, Process
 from tests.stored_jobs import (
     BROKEN,
     DIGEST,
@@ -58,6 +58,19 @@ def test_a_submitted_job_is_all_pending_and_as_planned(store: Store) -> None:
         assert {need.id: need.stage for need in found.needed}.keys() == set(found.needs)
         assert (found.timeout_s, found.submitted_by, found.toolchain) == (1800.0, "ada", "default")
         assert found.reuse == (found.stage != "benchmark")  # whose numbers are always measured anew
+
+
+def test_user_names_and_passwords_in_commands_and_variables_are_not_stored(store: Store, database: Database) -> None:
+    task = f"{submit(store)}-01"
+    store.queue([task])
+    secret = Command(("curl", "--proxy=user:hush@proxy:1", "http://hush@host/"), {"https_proxy": "user:hush@proxy:1"})
+    attempt = replace(attempt_of(open_task(store, task)), commands=(secret,))
+    store.start([begun(attempt)])
+    process = Process(secret.argv, 0, 0.5, 1)
+    finish(store, replace(result_of(attempt), processes=(process,), environment=secret.env))
+    row = reports.attempts(database, task)[0]
+    assert row.commands[0].argv == row.processes[0].argv == ("curl", "--proxy=***@proxy:1", "http://***@host/")
+    assert "hush" not in str(everything(database))
 
 
 def test_a_job_that_cannot_be_stored_whole_is_not_stored_at_all(store: Store, database: Database) -> None:

@@ -83,6 +83,20 @@ def test_a_result_says_how_it_was_made(tmp_path: Path) -> None:
     assert (result.duration_s or 0.0) >= process.wall_s > 0
 
 
+def test_secrets_of_the_agent_reach_no_stage_no_result_and_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"https_proxy": "user:hush@host:3128", "CUDA_PRIVATE_KEY": "hush", "TORCH_PAT": "hush"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HSA_XNACK", "1")
+    attempt = make_attempt(python("import os; print(sorted(os.environ.items()))", "--proxy=user:hush@host:3128"))
+    result = carried_out(tmp_path, attempt)
+    assert "hush" not in log_of(tmp_path, attempt)
+    assert "--proxy=***@host:3128" in log_of(tmp_path, attempt)
+    assert "('HSA_XNACK', '1')" in log_of(tmp_path, attempt)
+    assert "hush" not in str(dict(result.environment))
+
+
 def test_a_working_folder_is_removed_and_its_log_kept(tmp_path: Path) -> None:
     attempt = make_attempt(python("print('hello'); import tempfile; print(tempfile.mkstemp()[1])"))
     carried_out(tmp_path, attempt)

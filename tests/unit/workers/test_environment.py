@@ -10,7 +10,15 @@ import pytest
 
 from jobs.targets import TARGETS
 from jobs.task import Command, Device
-from workers.environment import MissingTool, find_tool, is_passed, resolve_command, stage_environment, visible_devices
+from workers.environment import (
+    MissingTool,
+    find_tool,
+    is_passed,
+    passed_variables,
+    resolve_command,
+    stage_environment,
+    visible_devices,
+)
 from workers.toolchain_probe import parse_flags, probe_toolchain
 
 HELP = """\
@@ -32,9 +40,19 @@ PASSED = {
     "https_proxy": "http://proxy:3128",
     "LD_LIBRARY_PATH": "/opt/rocm/lib",
     "HIP_FORCE_DEV_KERNARG": "1",
+    "PYTORCH_NO_HIP_MEMORY_CACHING": "1",
+    "PYTORCH_TUNABLEOP_ENABLED": "1",
+    "no_proxy": "localhost,10.0.0.0/8",
 }
 
 HELD_BACK = {
+    "CUDA_PRIVATE_KEY": "x",
+    "TORCH_PAT": "x",
+    "VLLM_API_KEY": "x",
+    "HF_TOKEN_PATH": "/home/halo/token",
+    "HTTPS_PROXY": "user:word@proxy:3128",
+    "http_proxy": "user:wo/rd@proxy:3128",
+    "HF_ENDPOINT": "https://user@mirror/",
     "HF_TOKEN": "hf_x",
     "HF_API_KEY": "x",
     "AWS_SECRET_ACCESS_KEY": "x",
@@ -47,6 +65,19 @@ HELD_BACK = {
     "PYTHONSTARTUP": "x.py",
     "LD_PRELOAD": "x.so",
 }
+
+
+def test_a_site_adds_exact_names_but_no_secrets_and_no_masks() -> None:
+    given = {
+        "OUR_FLAG": "1",
+        "OUR_FLAG_2": "1",
+        "OUR_TOKEN": "x",
+        "HIP_VISIBLE_DEVICES": "3",
+        "OUR_MIRROR": "u:p@host:1",
+    }
+    site = {"HALOCTL_STAGE_VARIABLES": "OUR_FLAG, OUR_TOKEN HIP_VISIBLE_DEVICES,OUR_MIRROR"}
+    assert passed_variables(given) == {}
+    assert passed_variables(given | site) == {"OUR_FLAG": "1"}
 
 
 @pytest.mark.parametrize(("name", "value"), PASSED.items())
