@@ -82,6 +82,7 @@ class FailureKind(StrEnum):
     NODE_LOST = "node_lost"
     NODE_UNFIT = "node_unfit"
     OUT_OF_DISK = "out_of_disk"
+    STORE_UNUSABLE = "store_unusable"  #: the artifact store can't be reached, written, or has no room
     CANCELLED = "cancelled"  #: a user cancelled it
     REQUEUED = "requeued"  #: the leader stopped or the node had no room after all; nothing went wrong
     LEASE_LOST = "lease_lost"  #: its agent was gone, so its end is unknown
@@ -112,6 +113,7 @@ POLICIES: dict[FailureKind, Policy] = {
     FailureKind.NODE_LOST: Policy(3, is_elsewhere_first=True),
     FailureKind.NODE_UNFIT: Policy(10, is_elsewhere_first=True),  # each takes an unfit node or device out of use
     FailureKind.OUT_OF_DISK: Policy(3, is_elsewhere_first=True),
+    FailureKind.STORE_UNUSABLE: Policy(None),  # nobody's failure; nodes take nothing until their store is back
     FailureKind.CANCELLED: Policy(),
     FailureKind.REQUEUED: Policy(None),
     FailureKind.LEASE_LOST: Policy(5, is_elsewhere_first=True),

@@ -1,4 +1,4 @@
-"""Backoff of tasks that no node accepted although the scheduler had placed them."""
+"""Backoff of tasks that no node accepted although the scheduler had placed them, or that the artifact store failed."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ class TaskBackoff:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._refusals: dict[str, _Refusal] = {}  #: by task
+        self._store_faults: dict[str, int] = {}  #: by task: attempts in a row that ended because of the store
         self._applied_at = 0.0
 
     def note(self, task: str, reason: str | None) -> None:
@@ -42,11 +43,18 @@ class TaskBackoff:
         ends = (refusal.until for refusal in self._refusals.values() if refusal.until > self._applied_at)
         return min(ends, default=inf)
 
-    def retain(self, tasks: Iterable[str]) -> None:
-        """Forget all tasks but these, which are still queued."""
-        if self._refusals:
-            queued = set(tasks)
+    def note_store_fault(self, task: str, reason: str) -> None:
+        """Note that an attempt of the task ended because of the artifact store; pauses grow from one to the next."""
+        failures = self._store_faults[task] = self._store_faults.get(task, 0) + 1
+        self._refusals[task] = _Refusal(reason, failures, self._clock() + BACKOFF.pause_s(failures))
+
+    def retain(self, queued: Iterable[str], running: Iterable[str] = ()) -> None:
+        """Forget all tasks but these."""
+        if self._refusals or self._store_faults:
+            queued = set(queued)
+            live = queued.union(running)
             self._refusals = {task: refusal for task, refusal in self._refusals.items() if task in queued}
+            self._store_faults = {task: count for task, count in self._store_faults.items() if task in live}
 
     def _delay(self, start: Start, now: float) -> Action:
         refusal = self._refusals.get(start.task.id)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from db.reads import reports
+from db.schema.ids import task_of
 from db.store import LeaderKind, Snapshot, Store, utc_now
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import TaskResult
@@ -150,6 +151,9 @@ class Head:
         results, has_results = self._results, bool(self._results)
         if has_results:
             self.store.finish(apply_gates(self.store.database, results))
+            for result in results:
+                if result.failure and result.failure.kind is FailureKind.STORE_UNUSABLE:
+                    self._backoff.note_store_fault(task_of(result.attempt), result.failure.message)
             self._attempts.forget([result.attempt for result in results])
             self._results = []
             if any(result.lost for result in results):
@@ -186,7 +190,10 @@ class Head:
                 break
             moved |= states
             snapshot = replace(snapshot, tasks=with_states(snapshot.tasks, states))
-        self._backoff.retain(task.id for task in snapshot.tasks if task.state is TaskState.QUEUED)
+        self._backoff.retain(
+            (task.id for task in snapshot.tasks if task.state is TaskState.QUEUED),
+            (attempt.task for attempt in snapshot.running),
+        )
         self._builds.request(actions, snapshot)
         assert self._term is not None
         starts = [action for action in actions if isinstance(action, Start)]

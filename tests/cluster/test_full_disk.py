@@ -1,9 +1,13 @@
-"""A head with SQLite on a full disk says so, loses nothing, and continues when there is space again."""
+"""Full disks of a head and of the artifact store: they are told, cost no result, and end when there is space again."""
 
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from jobs.state import JobState
+from tests.acceptance.haloctl import until
 from tests.cluster.conftest import Cluster, network_of_hosts
 from tests.cluster.faults import ended_as, until_gone, until_over, until_running
 from tests.cluster.hosts import CPU_DEVICES
@@ -13,19 +17,35 @@ DISK_BYTES = 64 << 20
 FULL = "the disk is full"
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """A head with its data folder on a separate small disk, and a node."""
+@contextmanager
+def with_sqlite_on_the_head() -> Iterator[Cluster]:
+    """A head with SQLite in its data folder, a client, and a node that is not started yet."""
     with network_of_hosts() as cluster:
         head = cluster.plug("head")
         cluster.url = head.environment["HALOCTL_DATABASE_URL"] = f"sqlite:///{head.data / 'haloctl.db'}"
         cluster.plug_with_database("client")
         cluster.plug("n1")
-        with mounted(head.data, DISK_BYTES):
-            cluster.start_head("head")
-            cluster.start_node("n1")
-            yield cluster
-            cluster.close()
+        yield cluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """The head's data folder is on a separate small disk."""
+    with with_sqlite_on_the_head() as cluster, mounted(cluster.hosts["head"].data, DISK_BYTES):
+        cluster.start_head("head")
+        cluster.start_node("n1")
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture
+def with_small_store() -> Iterator[Cluster]:
+    """The artifact store that all share is on a separate small disk."""
+    with with_sqlite_on_the_head() as cluster, mounted(cluster.folder / "artifacts", DISK_BYTES):
+        cluster.start_head("head")
+        cluster.start_node("n1")
+        yield cluster
+        cluster.close()
 
 
 def test_a_full_disk_of_the_heads_own_costs_no_result(cluster: Cluster) -> None:
@@ -47,3 +67,32 @@ def test_a_full_disk_of_the_heads_own_costs_no_result(cluster: Cluster) -> None:
     after = cluster.submit_work(1)
     after.open()
     assert ended_as(cluster, after) == {("succeeded",): 1}
+
+
+def test_a_full_store_is_nobodys_failure_and_what_was_made_waits_for_it(with_small_store: Cluster) -> None:
+    cluster, client = with_small_store, with_small_store.hosts["client"]
+    work = cluster.submit_work(2 * CPU_DEVICES)
+    until_running(cluster, work, CPU_DEVICES)
+    filling = fill(cluster.folder / "artifacts")
+    work.open()
+    until_gone(cluster, work)
+    until(lambda: "no space is left on it; free some" in client.answer("nodes"), "it says why it takes nothing")
+    assert cluster.state(work.job) is JobState.RUNNING
+    filling.unlink()
+    assert ended_as(cluster, work) == {("succeeded",): 2 * CPU_DEVICES}
+    until_over(cluster, work)
+    assert client.answer("db", "check").startswith("no invariant is violated")
+
+
+@pytest.mark.chaos
+def test_a_store_that_turns_read_only_is_waited_for(with_small_store: Cluster) -> None:
+    cluster, store = with_small_store, str(with_small_store.folder / "artifacts")
+    work = cluster.submit_work(CPU_DEVICES)
+    until_running(cluster, work, CPU_DEVICES)
+    subprocess.run(["mount", "-o", "remount,ro", store], check=True)
+    work.open()
+    until_gone(cluster, work)
+    until(lambda: "it can't be written" in cluster.hosts["client"].answer("nodes"), "it says why it takes nothing")
+    subprocess.run(["mount", "-o", "remount,rw", store], check=True)
+    assert ended_as(cluster, work) == {("succeeded",): CPU_DEVICES}
+    until_over(cluster, work)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from jobs.state import Failure, FailureKind
@@ -85,6 +86,7 @@ class Agent:
         self._cursor = 0  #: the number of the latest result
         self._running: dict[str, _RunningAttempt] = {}
         self._results: dict[str, tuple[int, LaunchRequest, TaskResult]] = {}  #: not acknowledged yet
+        self._waits: dict[str, str] = {}  #: by attempt, why its files wait for the store: nothing new starts meanwhile
         self._known: dict[str, None] = {}  #: ids that are not started, or not again; the oldest first
         self._drain: Drain | None = None
         self._is_stopped = False
@@ -296,17 +298,30 @@ class Agent:
         """Run an attempt; every exception becomes a failure, also one that nobody has thought of."""
         store = self._access.wait_for_store()
         if store is None or self._trouble:
-            failure = Failure(FailureKind.NODE_UNFIT, self._trouble or self._access.trouble or "")
+            kind = FailureKind.NODE_UNFIT if self._trouble else FailureKind.STORE_UNUSABLE
+            failure = Failure(kind, self._trouble or self._access.trouble or "")
             return TaskResult(attempt.id, attempt.epoch, failure)
+        report_wait = partial(self._note_wait, attempt.id)
         try:
-            result = run(attempt, self._data, store, self._toolchain, cancellation, self._lease)
-            if result.failure and result.failure.kind is FailureKind.NODE_UNFIT:
+            result = run(
+                attempt, self._data, store, self._toolchain, cancellation, self._lease, report_wait=report_wait
+            )
+            if result.failure and result.failure.kind is FailureKind.STORE_UNUSABLE:
                 self._access.check_store()
             return result
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             failure = Failure(FailureKind.INTERNAL, message, tail(traceback.format_exc()))
             return TaskResult(attempt.id, attempt.epoch, failure)
+
+    def _note_wait(self, attempt: str, reason: str | None) -> None:
+        """Note why an attempt's files wait for the store, or with None that they do no more."""
+        with self._changed:
+            if reason is None:
+                self._waits.pop(attempt, None)
+            else:
+                self._waits[attempt] = reason
+            self._changed.notify_all()
 
     def _replace_predecessor(self) -> None:
         """On a node of a cluster become its only agent; end and remove what earlier ones left."""
@@ -319,7 +334,7 @@ class Agent:
     def _cordon_reason(self) -> str | None:
         if self._drain:
             return DRAIN_REASONS[self._drain]
-        return self._trouble or self._access.trouble
+        return self._trouble or self._access.trouble or next(iter(self._waits.values()), None)
 
     def _monitor(self) -> None:
         """Check for drain requests until the lease is over, and then exit."""

@@ -8,6 +8,7 @@ from jobs.errors import BadSetting, StorageUnusable
 from workers.agent import store_mark
 from workers.artifacts import ArtifactStore, Location
 from workers.artifacts.locations import folder_of
+from workers.attempts import publishing
 
 CACHE = Path("cache", "artifacts")
 
@@ -39,7 +40,7 @@ class StoreAccess:
         return self.store
 
     def check_store(self) -> None:
-        """Close the store if it can't be used as a whole: something could not be read or written."""
+        """Close the store if it can't be read or written as a whole: something could not."""
         self._begin(self._check)
 
     def _begin(self, action: Callable[[], None]) -> None:
@@ -67,10 +68,11 @@ class StoreAccess:
         if self._mark is not None and store_mark.read(self._where) != self._mark:
             remedy = "mount the head's there" if folder_of(self._where) else "use what the head uses to reach it"
             raise StorageUnusable(str(self._where), f"it is not the head's artifact store here; {remedy}")
+        publishing.store_wait_s()  # raises BadSetting
         store = ArtifactStore(self._where, self._cache)
-        store.expect()
+        store.expect_writable()
         self.store, self.trouble = store, None
 
     def _check(self) -> None:
         if self.store is not None:
-            self.store.expect()
+            self.store.expect_writable()

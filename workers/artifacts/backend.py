@@ -51,6 +51,9 @@ class Backend(Protocol):
     def missing(self, artifacts: Iterable[Artifact]) -> set[Artifact]:
         """Return the artifacts that are not stored with the right size."""
 
+    def try_to_write(self) -> None:
+        """Write something and remove it again; raises OSError as well."""
+
     def publish(self, file: Path, artifact: Artifact, *, may_link: bool) -> None:
         """Store a file under its digest, whole or not at all."""
 

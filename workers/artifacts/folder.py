@@ -15,6 +15,7 @@ from workers.artifacts.backend import READ_ONLY, SHA256, Marker, Soundness, Stor
 from workers.artifacts.streams import BLOCK_BYTES, read_blocks, try_hard_link
 from workers.artifacts.verification_cache import VerificationCache
 
+BLOCK_OF_FILE_SYSTEM = 4096  #: bytes
 FILES, PARTS, ASIDE = "sha256", "incoming", "damaged"
 
 
@@ -51,6 +52,17 @@ class FolderBackend:
         if missing:
             self._expect_root()
         return missing
+
+    def try_to_write(self) -> None:
+        """Write a block."""
+        part = self._part()
+        try:
+            with part.open("xb") as file:
+                file.write(bytes(BLOCK_OF_FILE_SYSTEM))
+                file.flush()
+                os.fsync(file.fileno())  # where the file system says only then that it is full
+        finally:
+            part.unlink(missing_ok=True)
 
     def publish(self, file: Path, artifact: Artifact, *, may_link: bool) -> None:
         """Link the file, replacing what is there; where no link can be made copy it, unless what is there is sound."""

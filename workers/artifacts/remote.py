@@ -22,6 +22,7 @@ from workers.artifacts.streams import prefetch
 from workers.artifacts.verification_cache import VerificationCache
 
 FILES, PARTS, ASIDE = "sha256", "parts", "damaged"
+NONEXISTENT = "0" * 64  #: the digest of nothing
 MANIFEST_ENDING = ".parts"
 TRANSFER_THREADS = 4  #: concurrent transfers of one file
 LOOKUP_THREADS = 16  #: concurrent short requests
@@ -54,6 +55,11 @@ class RemoteBackend:
         if missing:
             self._expect_root()
         return missing
+
+    def try_to_write(self) -> None:
+        """Write a marker of what no store has."""
+        self.set_marker(Marker.USED, NONEXISTENT)
+        self.clear_marker(Marker.USED, NONEXISTENT)
 
     def publish(self, file: Path, artifact: Artifact, *, may_link: bool) -> None:
         """Upload one object, or first the parts and then the manifest; existing ones are not sent again."""

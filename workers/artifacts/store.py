@@ -1,5 +1,6 @@
 """The artifact store, whose files lie in a folder or on a remote file system."""
 
+import errno
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
+from jobs.errors import DISK_FULL_ERRNOS, StorageUnusable
 from jobs.task import Artifact
 from workers.artifacts.backend import Backend, Marker, Soundness, Stored
 from workers.artifacts.folder import FolderBackend
@@ -17,6 +19,7 @@ from workers.artifacts.streams import sha256_of
 from workers.artifacts.verification_cache import VerificationCache
 
 NONEXISTENT = Artifact("nothing", "", "0" * 64, -1)  #: what no store has
+READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 POLL_S = 0.2  #: between two checks whether a tombstone is gone
 TOMBSTONE_LIFETIME = timedelta(minutes=10)  #: an older one was left by a collector that was killed
 
@@ -51,15 +54,22 @@ class ArtifactStore:
         """Raise StorageUnusable where the store can't be reached or is gone."""
         self._backend.missing([NONEXISTENT])
 
+    def expect_writable(self) -> None:
+        """Raise StorageUnusable where the store can't be reached, is gone, read-only or full."""
+        self.expect()
+        with self._faults():
+            self._backend.try_to_write()
+
     def put(self, file: Path, kind: str, name: str | None = None, *, may_link: bool = True) -> Artifact:
-        """Publish a finished file; raises OSError and leaves nothing when the disk is full.
+        """Publish a finished file; a store without room for it raises StorageUnusable and keeps nothing of it.
 
         With `may_link` the file becomes read-only, and where possible a hard link of the stored one.
         """
         artifact = Artifact(name or file.name, kind, sha256_of(file), file.stat().st_size)
-        self._backend.set_marker(Marker.USED, artifact.sha256)
-        self._wait_for_removal(artifact.sha256)
-        self._backend.publish(file, artifact, may_link=may_link)
+        with self._faults():
+            self._backend.set_marker(Marker.USED, artifact.sha256)
+            self._wait_for_removal(artifact.sha256)
+            self._backend.publish(file, artifact, may_link=may_link)
         return artifact
 
     def has(self, artifact: Artifact) -> bool:
@@ -158,6 +168,19 @@ class ArtifactStore:
     def sweep(self, before: datetime, *, is_dry: bool = False) -> int:
         """Remove unfinished uploads that began before a time; returns their bytes."""
         return self._backend.sweep(before, is_dry=is_dry)
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """A context that turns errors of the store's file system into StorageUnusable, with the remedy."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno in DISK_FULL_ERRNOS:
+                reason = "no space is left on it; free some, or set HALOCTL_ARTIFACTS to a larger store"
+            elif error.errno in READ_ONLY_ERRNOS:
+                reason = f"it can't be written ({reason}); make it writable for this user"
+            raise StorageUnusable(f"artifact store {self.where}", reason) from error
 
     def _wait_for_removal(self, sha256: str) -> None:
         while (set_at := self._backend.marker_time(Marker.TOMBSTONE, sha256)) and (

@@ -3,7 +3,7 @@
 import json
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -18,6 +18,7 @@ from jobs.toolchains import Toolchain
 from workers import failures
 from workers.artifacts import ArtifactStore
 from workers.attempts.folders import checked, empty_outputs, log_path, working_folder
+from workers.attempts.publishing import Publisher
 from workers.environment import MissingTool, gang_variables, resolve_command, stage_environment
 from workers.machine import fitness
 from workers.measurement.measuring import Measure, run_measured
@@ -25,9 +26,6 @@ from workers.processes.cancellation import Cancellation
 from workers.processes.client import CommandResult, EndReason, RunResult, SupervisedRun
 from workers.processes.lease import Lease
 from workers.toolchains.environments import Environments
-
-PUBLISH_TIMEOUT_S = 300.0  #: for a store that can't be reached when outputs are to be published
-PUBLISH_RETRY_S = 1.0
 
 #: Failures after which outputs are kept: the numbers are wrong, and somebody will want to see them.
 KINDS_WITH_OUTPUTS = frozenset({FailureKind.WRONG_NUMBERS})
@@ -41,11 +39,13 @@ def run(
     cancellation: Cancellation,
     lease: Lease | None = None,
     measure: Measure = run_measured,
+    report_wait: Callable[[str | None], None] = lambda _: None,
 ) -> TaskResult:
-    """Run an attempt; whatever goes wrong with its tools or this machine is a failure in the result.
+    """Run an attempt; whatever goes wrong with its tools, this machine or the store is a failure in the result.
 
     It runs under the toolchain that it asks for, which must have been built in the data folder, or else under the
-    given one. Its processes end when nobody renews the lease.
+    given one. Its processes end when nobody renews the lease. `report_wait` is told why its files wait for the store,
+    and None when they do no more.
     """
     started = time.monotonic()
     built = Environments(data).use(attempt.toolchain) if attempt.toolchain else nullcontext(toolchain)
@@ -65,11 +65,12 @@ def run(
             failure = failures.of_unfit(map(fitness.describe, unfit))
             return replace(result, failure=failure, unfit=unfit, duration_s=time.monotonic() - started)
         has_begun = not cancellation.is_requested
-        result = _AttemptRun(attempt, data, store, attempt_toolchain, cancellation, lease, measure).run(result)
+        publisher = Publisher(store, cancellation, report_wait)
+        result = _AttemptRun(attempt, data, publisher, attempt_toolchain, cancellation, lease, measure).run(result)
     unfit = fitness.check_after(attempt) if has_begun else ()
     return replace(
         result,
-        artifacts=(*result.artifacts, *_publish_log(log_path(data, attempt.id), store)),
+        artifacts=(*result.artifacts, *_publish_log(log_path(data, attempt.id), publisher)),
         warnings=(*result.warnings, *map(fitness.describe, unfit)),
         unfit=unfit,
         duration_s=time.monotonic() - started,
@@ -82,7 +83,7 @@ class _AttemptRun:
 
     attempt: Attempt
     data: Path
-    store: ArtifactStore
+    publisher: Publisher
     toolchain: Toolchain
     cancellation: Cancellation
     lease: Lease | None
@@ -97,7 +98,7 @@ class _AttemptRun:
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with working_folder(self.data, self.attempt.id) as folder:
-                place_inputs(self.attempt.inputs, self.store, folder)
+                place_inputs(self.attempt.inputs, self.publisher.store, folder)
                 stage = stage_of(self.attempt.stage, self.attempt.settings)
                 commands, outcome = self._run_stage(stage, folder, result.environment)
                 result = replace(result, processes=tuple(command.process for command in commands))
@@ -115,7 +116,7 @@ class _AttemptRun:
         except MissingTool as error:
             return replace(result, failure=Failure(FailureKind.TOOLCHAIN, str(error)))
         except StorageUnusable as error:
-            return replace(result, failure=Failure(FailureKind.NODE_UNFIT, str(error)))
+            return replace(result, failure=Failure(FailureKind.STORE_UNUSABLE, str(error)))
         except OSError as error:
             return replace(result, failure=failures.of_machine(error))
 
@@ -144,18 +145,10 @@ class _AttemptRun:
             return supervised_run.wait()
 
     def _publish(self, stage: Stage, folder: Path) -> tuple[Artifact, ...]:
-        """Publish the outputs that the stage keeps; wait for a store that is away, since they took longer to make."""
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
+        """Publish the outputs that the stage keeps."""
         files = sorted(path for path in (folder / OUTPUTS).iterdir() if path.is_file() and not path.is_symlink())
         kinds = [(path, kind_of(path.name, stage.artifacts)) for path in files]
-        retrying = Retrying(
-            retry=retry_if_exception_type(StorageUnusable),
-            wait=wait_fixed(PUBLISH_RETRY_S),
-            stop=lambda state: self.cancellation.is_requested or stop_after_delay(PUBLISH_TIMEOUT_S)(state),
-            reraise=True,
-        )
-        return retrying(lambda: tuple(self.store.put(path, kind) for path, kind in kinds if kind))
+        return self.publisher.publish((path, kind) for path, kind in kinds if kind)
 
 
 class InputsLost(Exception):
@@ -223,8 +216,8 @@ def _has_outputs(failure: Failure | None) -> bool:
     return failure is None or failure.kind in KINDS_WITH_OUTPUTS
 
 
-def _publish_log(log: Path, store: ArtifactStore) -> tuple[Artifact, ...]:
-    """Publish the log as an artifact; if the store has no room for it, it still lies where it was written."""
+def _publish_log(log: Path, publisher: Publisher) -> tuple[Artifact, ...]:
+    """Publish the log as an artifact; where the store takes it not even later, it still lies where it was written."""
     with suppress(OSError, StorageUnusable):
-        return (store.put(log, "log"),)
+        return publisher.publish([(log, "log")])
     return ()

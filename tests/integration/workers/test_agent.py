@@ -18,12 +18,16 @@ from jobs.state import FailureKind
 from jobs.task import Artifact, Attempt, TaskResult
 from tests.command_lines import command_text
 from tests.integration.attempts import DEADLINE_S, FINITE_INVOCATION, living, make_attempt, python, until
+from tests.integration.disks import fill, small_disk
 from workers.agent import store_mark
 from workers.agent.agent import AFTER_ALL_TERMS, Agent
 from workers.agent.log_parts import PART_BYTES
 from workers.agent.protocol import AgentConfig, LaunchRequest, StaleTerm
+from workers.artifacts import ArtifactStore
 from workers.artifacts.locations import MARK
 from workers.attempts.folders import log_path
+
+__all__ = ["small_disk"]
 
 ROOT = Path(__file__).parents[3]
 SLEEP = "print('up', flush=True); import time; time.sleep(600)"
@@ -219,7 +223,38 @@ def test_an_agent_whose_store_cannot_be_written_says_so_at_once(data: Path, tmp_
     assert "artifact store" in (agent.accept_leader(1, {}).cordon_reason or "")
     start(agent, make_attempt(python("")))
     until(lambda: results(agent), "it has a result")
-    assert kind(results(agent)[0]) is FailureKind.NODE_UNFIT
+    assert kind(results(agent)[0]) is FailureKind.STORE_UNUSABLE
+
+
+def test_what_was_made_while_the_store_was_full_waits_on_the_node(data: Path, small_disk: Path) -> None:
+    store = small_disk / "artifacts"
+    agent = Agent(AgentConfig("n1", data, store))
+    agent.accept_leader(1, {})
+    filling = fill(small_disk)
+    program = python("open('outputs/model.vmfb', 'w').write('program')")
+    compile_settings = {"target": "cpu", "tp": 1, "flags": [], "prefill_rows": 8, "decode_rows": 1}
+    attempt = make_attempt(program, stage="compile", settings=compile_settings)
+    start(agent, attempt)
+    until(lambda: "no space is left on it" in (agent.poll(1).cordon_reason or ""), "the node is closed, and says why")
+    assert results(agent) == []
+    filling.unlink()
+    until(lambda: results(agent), "it has a result")
+    (result,) = results(agent)
+    assert result.failure is None
+    assert ArtifactStore(store).has_all(result.artifacts)
+    assert {artifact.kind for artifact in result.artifacts} == {"vmfb", "log"}
+    until(lambda: agent.poll(1).cordon_reason is None, "the node is open again")
+
+
+def test_who_cancels_an_attempt_whose_files_wait_need_not_wait(data: Path, small_disk: Path) -> None:
+    agent = Agent(AgentConfig("n1", data, small_disk / "artifacts"))
+    agent.accept_leader(1, {})
+    fill(small_disk)
+    attempt = make_attempt(python(""))
+    start(agent, attempt)
+    until(lambda: agent.poll(1).cordon_reason, "its log waits")
+    agent.cancel(1, [attempt.id])
+    until(lambda: results(agent), "it has a result")
 
 
 def test_an_agent_that_does_not_see_the_heads_store_says_so_until_it_does(data: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_node_whose_store_cannot_be_reached_is_closed_until_it_can(agent: Agen
     agent.start(1, [LaunchRequest(lost)])
     result = one_result(agent)
     assert result.failure
-    assert result.failure.kind is FailureKind.NODE_UNFIT
+    assert result.failure.kind is FailureKind.STORE_UNUSABLE
     assert result.failure.message.startswith(f"artifact store {remote.url}: ")
     until(
         lambda: (agent.poll(1).cordon_reason or "").startswith(f"artifact store {remote.url}: "),

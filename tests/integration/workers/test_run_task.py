@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from jobs.errors import BadSetting
 from jobs.state import FailureKind
 from jobs.task import Attempt, Command, Device, Measurement, TaskResult
 from jobs.toolchains import Toolchain
 from tests.integration.attempts import FINITE_INVOCATION, make_attempt, python, until
 from tests.integration.disks import SMALL_DISK_BYTES, fill, small_disk
 from workers.artifacts import ArtifactStore
+from workers.attempts import publishing
 from workers.attempts.folders import log_path
 from workers.attempts.run_task import run
 from workers.measurement.measuring import Measure, run_measured
@@ -295,15 +297,27 @@ def test_a_disk_that_fills_up_under_a_stage_blames_the_disk(small_disk: Path) ->
     assert nothing_is_left(small_disk)
 
 
-def test_a_store_that_fills_up_blames_the_disk_and_keeps_no_part(tmp_path: Path, small_disk: Path) -> None:
+def test_a_store_without_room_blames_the_store_and_keeps_no_part(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(publishing.VARIABLE, "0")
     attempt = make_attempt(WRITE_MUCH, stage="compile", settings=COMPILE)
     result = carried_out(tmp_path, attempt, store=small_disk / "artifacts")
-    assert failure(result)[0] is FailureKind.OUT_OF_DISK
+    kind, message = failure(result)
+    assert kind is FailureKind.STORE_UNUSABLE
+    assert message.startswith(f"artifact store {small_disk / 'artifacts'}: no space is left on it; free some")
     assert [artifact.kind for artifact in result.artifacts] == ["log"]
     assert result.measurements == ()
     assert len(result.processes) == 1
     assert nothing_is_left(tmp_path)
     assert not list(small_disk.rglob("*.part"))
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon"])
+def test_a_wait_for_the_store_that_is_no_time_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(publishing.VARIABLE, text)
+    with pytest.raises(BadSetting, match=publishing.VARIABLE):
+        publishing.store_wait_s()
 
 
 def test_a_disk_that_was_full_before_blames_the_disk(small_disk: Path) -> None:

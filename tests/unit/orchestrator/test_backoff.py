@@ -64,3 +64,20 @@ def test_a_task_that_is_over_is_forgotten() -> None:
     backoff.note(TASK.id, REASON)
     backoff.retain(["0123abcd-02"])
     assert backoff.next_at() == inf
+
+
+def test_a_task_that_the_store_failed_starts_ever_later_although_it_started_in_between() -> None:
+    now_s = [0.0]
+    backoff, pauses = TaskBackoff(lambda: now_s[0]), []
+    for _ in range(3):
+        backoff.note_store_fault(TASK.id, "the store is full")
+        assert backoff.apply([START]) == [Wait(TASK, "the store is full", is_unschedulable=False)]
+        pauses.append(backoff.next_at() - now_s[0])
+        now_s[0] = backoff.next_at()
+        assert backoff.apply([START]) == [START]
+        backoff.note(TASK.id, None)
+        backoff.retain([], [TASK.id])
+    assert pauses == [BACKOFF.first_s, 2 * BACKOFF.first_s, 4 * BACKOFF.first_s]
+    backoff.retain([])
+    backoff.note_store_fault(TASK.id, "the store is full")
+    assert backoff.next_at() - now_s[0] == BACKOFF.first_s, "it had ended"
