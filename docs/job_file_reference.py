@@ -16,14 +16,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from jobs.field_types import AllowedNames, Seconds
+from jobs.input_files import InputFile
 from jobs.job_file.spec import JobSpec
 
 PAGE = Path(__file__).parent / "reference" / "job-file.md"
 INTRODUCTION = """# Job files
 
 A job file is YAML. `name` and `model` are required; every other key has a default. A single value can stand for a list
-of one (`tp: 8`), and a file's path is relative to the job file. Keys that are not listed here are refused, and every
-error names the file, the line and the key.
+of one (`tp: 8`). A file's path is relative to the job file; `{path: FILE, sha256: DIGEST}` in its place pins its
+content. Keys that are not listed here are refused, and every error names the file, the line and the key.
 
 ```yaml
 name: llama-on-mi300x
@@ -40,7 +41,7 @@ timeout: 1h30m
 `haloctl submit FILE --dry-run` prints the tasks of a job file without submitting it.
 """
 HEADER = "| key | type | default | meaning |\n| --- | --- | --- | --- |"
-TYPES = {bool: "`true` or `false`", int: "integer", float: "number", str: "text"}
+TYPES = {bool: "`true` or `false`", int: "integer", float: "number", str: "text", InputFile: "text"}
 BOUNDS = {Ge: "≥ {}", Gt: "> {}", Le: "≤ {}", MultipleOf: "a multiple of {}"}
 
 

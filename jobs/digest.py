@@ -5,16 +5,18 @@ from typing import Any
 
 from jobs.artifact_kinds import is_input
 from jobs.hashing import digest_of
+from jobs.input_files import without_paths
 from jobs.stages.base import Stage
 from jobs.task import Artifact
 from jobs.toolchains import Toolchain
 
 
 def identity_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without the model's place, because its digest identifies it."""
-    if "model" not in settings:
-        return dict(settings)
-    return {**settings, "model": {key: value for key, value in settings["model"].items() if key != "text"}}
+    """Return the settings without the places of the model and of files, because their digests identify them."""
+    identifying: dict[str, Any] = without_paths(settings)
+    if "model" not in identifying:
+        return identifying
+    return {**identifying, "model": {key: value for key, value in identifying["model"].items() if key != "text"}}
 
 
 def identity(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from jobs.input_files import InputFile
 from jobs.metrics import METRICS
 from jobs.quantizers import QUANTIZERS
 from jobs.targets import TARGETS
@@ -73,11 +74,16 @@ def _baseline(text: object) -> object:
     return text
 
 
+def _as_file(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
+
+
 TargetName = Annotated[str, AfterValidator(TARGET_NAMES.validate), TARGET_NAMES]
 QuantizerName = Annotated[str, AfterValidator(QUANTIZER_NAMES.validate), QUANTIZER_NAMES]
 TimedMetric = Annotated[str, AfterValidator(TIMED_METRICS.validate), TIMED_METRICS]
 ToolchainName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 ModelName = Annotated[str, Field(min_length=1)]
+FileName = Annotated[InputFile, BeforeValidator(_as_file)]  #: a path, or a mapping that pins the sha256 as well
 Baseline = Annotated[str, BeforeValidator(_baseline)]
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Degree = Annotated[int, Field(ge=1, le=64)]  #: of parallelism

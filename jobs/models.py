@@ -17,6 +17,8 @@ from pathlib import Path
 SHIPPED = Path(__file__).parent / "recipes" / "models"
 SHAPES = Path(__file__).parent / "recipes" / "shapes"
 SHAPE_PREFIX = "shape:"
+#: The endings of the files in a model's folder that tools may read: config, weights, tokenizer, chat template, adapter.
+CONTENT_ENDINGS = (".json", ".safetensors", ".model", ".txt", ".jinja", ".spm", ".tiktoken")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -87,6 +89,12 @@ def _shape(text: str) -> ModelSource:
         raise ValueError(f"no shape is called {name!r}: there are {', '.join(shapes())}")
     pretty = re.sub(r"(\d+)b$", r"\1B", name.lower())  # llama3.1-70b becomes llama3.1-70B, as trackers write it
     return ModelSource(ModelKind.SHAPE, pretty, SHAPE_PREFIX + name.lower(), SHAPES)
+
+
+def content_files(folder: Path) -> list[Path]:
+    """Return the files in a model's folder that its content consists of, by name; subfolders have none."""
+    files = (path for path in folder.iterdir() if path.name.endswith(CONTENT_ENDINGS) and not path.name.startswith("."))
+    return sorted(path for path in files if path.is_file())
 
 
 def shape_file(source: ModelSource) -> Path:

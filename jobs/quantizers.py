@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.input_files import InputFile
 from jobs.problems import Problem
 from jobs.toolchains import DEFAULT
 from jobs.variants import HALOCTL, KvPrecision, Precision, Variant, is_quantized
@@ -65,7 +66,7 @@ class FileOption:
 
     def allows(self, value: object) -> bool:
         """Return whether the option can have this value."""
-        return isinstance(value, str) and bool(value)
+        return bool(value.path if isinstance(value, InputFile) else isinstance(value, str) and value)
 
     def __str__(self) -> str:
         return "a file's path"

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from jobs.field_types import Baseline, Count, OneOrMore, QuantizerName, Section, TimedMetric
+from jobs.field_types import Baseline, Count, FileName, OneOrMore, QuantizerName, Section, TimedMetric
+from jobs.input_files import InputFile
 from jobs.process_order import ProcessOrder
 from jobs.variants import BenchmarkPlacement
 
@@ -35,7 +36,7 @@ class QuantizeSection(Section):
     """Windows of calibration text."""
     tokens: Count = 128
     """Tokens in each window."""
-    text: str | None = None
+    text: FileName | None = None
     """File with the calibration text, relative to the job file; by default the text that ships with haloctl."""
     granularity: Literal["tensor", "channel"] | None = None
     """What shares one scale of fp8 and int8 weights; by default the quantizer's first choice."""
@@ -43,7 +44,7 @@ class QuantizeSection(Section):
     """Scales of the inputs of fp8 and int8 layers: calibrated, or computed in each call; by default the quantizer's."""
     group_size: Annotated[int, Field(ge=16, le=128, multiple_of=8)] | None = None
     """Weights in a group of int4; by default the largest that fits."""
-    options: dict[QuantizerName, dict[str, str | bool | int | float]] = {}
+    options: dict[QuantizerName, dict[str, str | bool | int | float | InputFile]] = {}
     """Options of each quantizer, such as `{llm-compressor: {smoothquant: 0.5}}`."""
 
 
@@ -56,7 +57,7 @@ class NumericsSection(Section):
     """Limit of the perplexity above the reference's, in percent; by default the precision's."""
     max_kl_mean: Annotated[float, Field(gt=0)] | None = None
     """Limit of the mean KL divergence, in nats; by default the precision's."""
-    text: str | None = None
+    text: FileName | None = None
     """File with the held-out text, relative to the job file; by default the text that ships with haloctl."""
 
 

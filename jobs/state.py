@@ -77,6 +77,7 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     TIMED_OUT = "timed_out"
     BAD_INPUT = "bad_input"  #: the model or a file of the job can't be used
+    INPUT_CHANGED = "input_changed"  #: the model or a file of the job is not what it was when the job was submitted
     INPUT_LOST = "input_lost"  #: the artifact store lost an input, which its task makes again
     TOOLCHAIN = "toolchain"  #: programs of the toolchain are missing or can't be installed
     NODE_LOST = "node_lost"
@@ -108,6 +109,7 @@ POLICIES: dict[FailureKind, Policy] = {
     FailureKind.OUT_OF_MEMORY: Policy(keeps_results=True),
     FailureKind.TIMED_OUT: Policy(keeps_results=True),
     FailureKind.BAD_INPUT: Policy(),
+    FailureKind.INPUT_CHANGED: Policy(),
     FailureKind.INPUT_LOST: Policy(3, is_elsewhere_first=True),
     FailureKind.TOOLCHAIN: Policy(),
     FailureKind.NODE_LOST: Policy(3, is_elsewhere_first=True),

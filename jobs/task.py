@@ -149,6 +149,7 @@ class Attempt:
     cpus: int = 1
     gang: Gang | None = None  #: set on a node of a gang
     toolchain: str = ""  #: the digest of its toolchain's lock; empty: the default toolchain
+    model_files: Mapping[str, str] = field(default_factory=dict)  #: sha256 of its model's files when it was planned
 
     @property
     def devices(self) -> tuple[Device, ...]:

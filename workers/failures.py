@@ -109,6 +109,11 @@ def of_lost(files: Iterable[LostFile]) -> Failure:
     return Failure(FailureKind.INPUT_LOST, _one_line("; ".join(messages)))
 
 
+def of_changed_input(message: str) -> Failure:
+    """Return the failure of an attempt whose inputs are not those that its job was planned with."""
+    return Failure(FailureKind.INPUT_CHANGED, _one_line(message))
+
+
 def of_outputs(stage: str, error: Exception, traceback: str, log: str) -> Failure:
     """Return the failure of a stage that can't read its outputs.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobs.input_files import path_of
 from jobs.number_format import format_number
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS
@@ -43,6 +44,7 @@ class Model:
     is_quantized: bool = False  #: its files hold low-precision weights
     revision: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  #: sha256 of each file that it consists of, by name
     more: tuple["Model", ...] = ()  #: the job's other models
 
     @staticmethod
@@ -148,6 +150,11 @@ def model_flags(settings: Settings) -> list[str]:
         *([f"--revision={model['revision']}"] if model["revision"] else []),
         *(f"--override={key}={json.dumps(value)}" for key, value in sorted(model["overrides"].items())),
     ]
+
+
+def text_flags(settings: Settings) -> list[str]:
+    """Return the flag that gives a stage program another text than the one that ships with haloctl."""
+    return [f"--text={path_of(settings['text'])}"] if settings["text"] else []
 
 
 def workload_flags(settings: Settings) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.input_files import file_setting
 from jobs.stages.base import (
     Cell,
     Medians,
@@ -18,6 +19,7 @@ from jobs.stages.base import (
     parallelism_settings,
     program,
     read_report,
+    text_flags,
     wrong_numbers,
 )
 from jobs.stages.invoke import PROGRAM_FLAGS
@@ -102,7 +104,7 @@ def settings(cell: Cell) -> dict[str, Any]:
         **parallelism_settings(cell.variant),
         "windows": numerics.windows,
         "new_tokens": cell.spec.workload.new_tokens,
-        "text": numerics.text,
+        "text": file_setting(numerics.text),
         **gates_of(cell),
     }
 
@@ -116,7 +118,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             *PROGRAM_FLAGS,
             f"--windows={settings['windows']}",
             f"--new-tokens={settings['new_tokens']}",
-            *([f"--text={settings['text']}"] if settings["text"] else []),
+            *text_flags(settings),
             *device_flags(settings["target"], device_count(settings)),
         )
     ]

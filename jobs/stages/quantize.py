@@ -1,11 +1,22 @@
 """Quantize: write a model's weights in low precision with their scales, in the layout that export reads."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs.input_files import InputFile, file_setting, path_of
 from jobs.quantizers import QUANTIZERS
-from jobs.stages.base import Cell, Settings, Stage, memory_for, model_flags, model_settings, read_report
+from jobs.stages.base import (
+    Cell,
+    Settings,
+    Stage,
+    memory_for,
+    model_flags,
+    model_settings,
+    read_report,
+    text_flags,
+)
 from jobs.task import Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
 from jobs.variants import QUANTIZED, is_quantized
@@ -33,6 +44,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     """Return the precision, its scales, and everything else that the quantizer is given."""
     variant, section = cell.variant, cell.spec.quantize
     scheme = QUANTIZERS[variant.quantizer].schemes.get(variant.precision)
+    options = section.options.get(variant.quantizer, {})
     is_grouped = scheme is not None and "group" in scheme.granularity
     return {
         "model": model_settings(cell.model),
@@ -44,16 +56,24 @@ def settings(cell: Cell) -> dict[str, Any]:
         "group_size": section.group_size if is_grouped else None,
         "windows": section.windows,
         "tokens": section.tokens,
-        "text": section.text,
-        "options": dict(sorted(section.options.get(variant.quantizer, {}).items())),
+        "text": file_setting(section.text),
+        "options": {key: _option_setting(value) for key, value in sorted(options.items())},
     }
+
+
+def _option_setting(value: object) -> object:
+    return file_setting(value) if isinstance(value, InputFile) else value
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     """Return the quantizer's program."""
-    keys = ("precision", "granularity", "inputs", "group_size", "windows", "tokens", "text")
+    keys = ("precision", "granularity", "inputs", "group_size", "windows", "tokens")
     flags = [f"--{key.replace('_', '-')}={settings[key]}" for key in keys if settings[key] is not None]
-    options = [f"--option={key}={json.dumps(value)}" for key, value in settings["options"].items()]
+    flags += text_flags(settings)
+    values = {
+        key: path_of(value) if isinstance(value, Mapping) else value for key, value in settings["options"].items()
+    }
+    options = [f"--option={key}={json.dumps(value)}" for key, value in values.items()]
     kv = ["--scale-kv-cache"] if settings["kv_precision"] != "same" else []
     program = f"workers.llm.quantizers.{settings['quantizer'].replace('-', '_')}"
     return [Command(("python", "-m", program, *model_flags(settings), *flags, *kv, *options))]

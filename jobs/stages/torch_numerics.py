@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from jobs.stages.base import Cell, Settings, Stage
+from jobs.input_files import file_setting
+from jobs.stages.base import Cell, Settings, Stage, text_flags
 from jobs.stages.numerics import MAX_CPUS, PARAMETERS_PER_CPU, figure, gates_of, parse
 from jobs.stages.torch_ranks import rank_resources, ranks_command, settings_of
 from jobs.task import Command, Resources
@@ -15,15 +16,15 @@ def settings(cell: Cell) -> dict[str, Any]:
     return {
         **settings_of(cell),
         "windows": numerics.windows,
-        "text": numerics.text,
+        "text": file_setting(numerics.text),
         **gates_of(cell),
     }
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     """Return one program, which computes the reference and compares the ranks with it."""
-    text = [f"--text={settings['text']}"] if settings["text"] else []
-    return [ranks_command("torch_numerics", settings, f"--windows={settings['windows']}", *text)]
+    flags = (f"--windows={settings['windows']}", *text_flags(settings))
+    return [ranks_command("torch_numerics", settings, *flags)]
 
 
 def resources(cell: Cell) -> Resources:

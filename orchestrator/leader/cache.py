@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from db.reads.model_files import ModelFiles, model_files
 from db.store import CacheHit, OpenTask, Snapshot, Store, StoredLock
 from jobs.digest import task_digest
 from jobs.exporters import stage_of
@@ -30,6 +31,15 @@ class OutputCache:
     _toolchains: Mapping[str, Toolchain] = field(default_factory=dict)  #: other toolchains that are resolved, by name
     _locks: dict[str, str] = field(default_factory=dict)  #: digests of their locks and of earlier ones, by name
     _outputs: dict[str, tuple[Artifact, ...]] = field(default_factory=dict)  #: of done tasks that others need
+    _model_files: dict[str, ModelFiles] = field(default_factory=dict)  #: by job
+
+    def model_files(self, tasks: Iterable[OpenTask]) -> dict[str, Mapping[str, str]]:
+        """Return, by task, the sha256 of each file of its model when its job was submitted; of those that have one."""
+        reading = [task for task in tasks if "model" in task.settings]
+        unknown = {task.job for task in reading} - self._model_files.keys()
+        if unknown:
+            self._model_files |= model_files(self.store.database, unknown)
+        return {task.id: self._model_files[task.job].get(task.settings["model"]["digest"], {}) for task in reading}
 
     def set_locks(self, locks: Mapping[str, StoredLock]) -> None:
         """Resolve toolchains' names by these locks from now on."""
@@ -140,7 +150,9 @@ class OutputCache:
         return {task: files for task, files in lost.items() if files}
 
     def _evict(self, snapshot: Snapshot) -> None:
-        """Forget tasks that are not open any more, when there are many."""
+        """Forget tasks that are not open any more, when there are many, and jobs that have ended."""
+        for job in self._model_files.keys() - {task.job for task in snapshot.tasks}:
+            del self._model_files[job]
         if len(self._digests) > 2 * len(snapshot.tasks) + MAX_CLOSED:
             open_ids = {task.id for task in snapshot.tasks}
             for by_task in (self._digests, self._outputs):

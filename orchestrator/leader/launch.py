@@ -37,7 +37,8 @@ class Launcher:
         held, cache = self.attempts, self.cache
         lost = cache.missing_inputs(start.task for start in starts)
         held.executor.ensure_ready()
-        attempts = {start.task.id: new_attempt(start, cache) for start in starts}
+        model_files = cache.model_files(start.task for start in starts)
+        attempts = {start.task.id: new_attempt(start, cache, model_files.get(start.task.id, {})) for start in starts}
         ids = {attempt.id for attempt in attempts.values()}
         held.started |= ids
         tasks = [start.task for start in starts]
@@ -74,8 +75,8 @@ class Launcher:
         self.attempts.fail_undispatched(failures, attempts)
 
 
-def new_attempt(start: Start, cache: OutputCache) -> Attempt:
-    """Return the next attempt of a task whose digest the cache has computed."""
+def new_attempt(start: Start, cache: OutputCache, model_files: Mapping[str, str]) -> Attempt:
+    """Return the next attempt of a task whose digest the cache has computed, with the planned files of its model."""
     task, toolchain = start.task, cache.toolchain_of(start.task)
     return Attempt(
         id=f"{task.id}-{task.attempts + 1}",
@@ -88,4 +89,5 @@ def new_attempt(start: Start, cache: OutputCache) -> Attempt:
         timeout_s=task.timeout_s,
         cpus=task.resources.cpus,
         toolchain=toolchain.lock,
+        model_files=model_files,
     )

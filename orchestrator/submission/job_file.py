@@ -2,18 +2,19 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 import jobs
 from jobs.errors import JobFileError, UnknownRecipe
+from jobs.input_files import InputFile
+from jobs.job_file.files import with_files
 from jobs.job_file.job_checks import job_problem
 from jobs.job_file.spec import JobSpec
 from jobs.models import ModelSource, resolve
 from jobs.problems import Key, Problem
-from jobs.quantizers import QUANTIZERS, FileOption
 from jobs.toolchain_table import TOOLCHAINS
 from jobs.toolchains import ToolchainSpec
 from orchestrator.yaml_document import YamlDocument, as_clause, read
@@ -87,28 +88,13 @@ def _sources(document: YamlDocument, spec: JobSpec) -> tuple[ModelSource, ...]:
 def _with_absolute_paths(document: YamlDocument, spec: JobSpec) -> JobSpec:
     """Return the spec with the absolute path of each file that it names; refuses a file that does not exist."""
 
-    def absolute(key: Key, name: str) -> str:
-        file = (document.path.parent / Path(name).expanduser()).resolve()
-        if not file.is_file():
-            raise document.error(key, f"the file {file} does not exist")
-        return str(file)
+    def absolute(key: Key, file: InputFile) -> InputFile:
+        path = (document.path.parent / Path(file.path).expanduser()).resolve()
+        if not path.is_file():
+            raise document.error(key, f"the file {path} does not exist")
+        return replace(file, path=str(path))
 
-    numerics, quantize = spec.numerics, spec.quantize
-    if numerics.text is not None:
-        numerics = numerics.model_copy(update={"text": absolute(("numerics", "text"), numerics.text)})
-    if quantize.text is not None:
-        quantize = quantize.model_copy(update={"text": absolute(("quantize", "text"), quantize.text)})
-    options = {
-        quantizer: {
-            key: absolute(("quantize", "options", quantizer, key), str(value))
-            if isinstance(QUANTIZERS[quantizer].options[key], FileOption)
-            else value
-            for key, value in values.items()
-        }
-        for quantizer, values in quantize.options.items()
-    }
-    quantize = quantize.model_copy(update={"options": options})
-    return spec.model_copy(update={"numerics": numerics, "quantize": quantize})
+    return with_files(spec, absolute)
 
 
 def _first_error(document: YamlDocument, error: ValidationError) -> JobFileError:

@@ -7,6 +7,7 @@ until the model's files or the programs change.
 import json
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from jobs.engines import ENGINES, ProcessLayout, engines_with
 from jobs.errors import JobFileError
 from jobs.hashing import digest_of
 from jobs.job_file.spec import JobSpec
-from jobs.models import ModelKind, ModelSource, shape_file
+from jobs.models import ModelKind, ModelSource, content_files, shape_file
 from jobs.problems import Problem
 from jobs.quantizers import QUANTIZERS
 from jobs.stages.base import Model
@@ -24,38 +25,82 @@ from jobs.toolchains import Toolchain
 from jobs.variants import HALOCTL, Precision, Variant
 from orchestrator.submission import hub
 from orchestrator.submission.job_file import JobFile
+from workers.artifacts.backend import SHA256
 from workers.environment import resolve_command
+from workers.inputs.content_digests import ContentDigests, Unsteady, identity_of
+from workers.inputs.planned_inputs import READERS
 
 CHECK_TIMEOUT_S = 600.0  #: a hub model's config, tokenizer and headers may have to be fetched first
+CONFIG = "config.json"  #: its content is part of a model's digest as it is after overrides
 
 
 def inspect_model(file: JobFile, source: ModelSource, toolchain: Toolchain, cache: Path) -> Model:
     """Return the facts about a model that planning needs; raises JobFileError that names the module and the reason.
 
-    A hub model is pinned to its current commit, whatever is pushed there later.
+    A hub model is pinned to its current commit, whatever is pushed there later, and the files of any other to their
+    content, so that they must not be written meanwhile.
     """
-    spec = file.spec
-    commit = hub.commit(source.text, spec.revision) if source.kind is ModelKind.HUB else None
-    revision = commit or spec.revision
-    command = _command(spec, source, revision)
-    identity = digest_of([command.argv, _files(source), dict(toolchain.versions), toolchain.programs])
-    cached = cache / "models" / f"{identity}.json"
-    facts = _read(cached) if commit or source.kind is not ModelKind.HUB else None
-    if facts is None:
-        facts = _run(command, file, source)
-        _write(cached, facts)
+    commit = hub.commit(source.text, file.spec.revision) if source.kind is ModelKind.HUB else None
+    revision = commit or file.spec.revision
+    is_cacheable = commit is not None or source.kind is not ModelKind.HUB
+    before = _files(source)
+    facts = _facts(file, source, revision, toolchain, cache if is_cacheable else None)
     if facts["problems"]:
         raise file.error(_split_problem(file, source, facts["problems"]))
+    is_hub = source.kind is ModelKind.HUB
+    try:
+        files = file_digests(map(Path, facts["files"]), ContentDigests(cache / "inputs"), is_hub=is_hub)
+    except OSError as error:
+        raise _unreadable(file, source, f"{error.filename} can't be read: {error.strerror}") from error
+    if files is None or _files(source) != before:
+        raise _unreadable(file, source, "its files are being written: submit the job when they are complete")
     return Model(
         text=source.text,
         name=source.name,
-        digest=facts["digest"],
+        digest=model_digest(facts["config_digest"], files),
         parameters=facts["parameters"],
         has_weights=source.has_weights,
         is_quantized=facts["is_quantized"],
         revision=revision,
-        overrides=spec.overrides,
+        overrides=file.spec.overrides,
+        files=files,
     )
+
+
+def file_digests(files: Iterable[Path], digests: ContentDigests, *, is_hub: bool) -> dict[str, str] | None:
+    """Return the sha256 of files by their names; None if one of them changes meanwhile.
+
+    The hub's cache names large files after their sha256, which is what the hub has, whatever is in them.
+    """
+
+    def read(file: Path) -> str:
+        blob = file.resolve().name if is_hub else ""
+        return blob if SHA256.fullmatch(blob) else digests.read(file).sha256
+
+    files = list(files)
+    with suppress(Unsteady), ThreadPoolExecutor(READERS) as pool:
+        return {file.name: sha256 for file, sha256 in zip(files, pool.map(read, files), strict=True)}
+    return None
+
+
+def model_digest(config_digest: str, files: Mapping[str, str]) -> str:
+    """Return a sha256 of a model: of its config after overrides, and of its other files, wherever they are."""
+    others = {name: sha256 for name, sha256 in files.items() if name != CONFIG}
+    return digest_of([config_digest, others])
+
+
+def _facts(
+    file: JobFile, source: ModelSource, revision: str | None, toolchain: Toolchain, cache: Path | None
+) -> dict[str, Any]:
+    command = _command(file.spec, source, revision)
+    identity = digest_of([command.argv, _files(source), dict(toolchain.versions), toolchain.programs])
+    cached = cache and cache / "models" / f"{identity}.json"
+    facts = _read(cached) if cached else None
+    if facts is None or not all(Path(name).exists() for name in facts["files"]):  # a hub's may have been removed
+        facts = _run(command, file, source)
+        if cached:
+            _write(cached, facts)
+    return facts
 
 
 def _command(spec: JobSpec, source: ModelSource, revision: str | None) -> Command:
@@ -105,13 +150,13 @@ def _groups(spec: JobSpec, variants: Collection[Variant]) -> list[str]:
     return sorted(groups)
 
 
-def _files(source: ModelSource) -> list[tuple[str, int, int]]:
-    """Return names, sizes and times of a model's files; while they stay the same, so does the cached answer."""
+def _files(source: ModelSource) -> list[tuple[str, str]]:
+    """Return names and identities of a model's files; while they stay the same, so does the cached answer."""
     if source.kind is ModelKind.SHAPE:
         paths = [shape_file(source)]
     else:
-        paths = sorted(path for path in source.folder.iterdir() if path.is_file()) if source.folder else []
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+        paths = content_files(source.folder) if source.folder else []
+    return [(path.name, identity_of(path)) for path in paths]
 
 
 def _run(command: Command, file: JobFile, source: ModelSource) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 import getpass
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from db.store import Store, Submission
 from jobs.errors import BadSetting
+from jobs.input_files import InputFile
+from jobs.job_file.files import with_files
 from jobs.job_file.job_checks import (
     installation_problem,
     job_problem,
@@ -15,7 +18,7 @@ from jobs.job_file.job_checks import (
 )
 from jobs.job_file.spec import JobSpec
 from jobs.plan import Plan, plan
-from jobs.problems import Problem
+from jobs.problems import Key, Problem
 from jobs.stages import STAGES
 from jobs.stages.base import Model
 from jobs.task import Node
@@ -26,6 +29,7 @@ from orchestrator.settings import Settings
 from orchestrator.submission import job_file, model_check
 from orchestrator.submission.job_file import JobFile
 from orchestrator.toolchains import site_toolchains
+from workers.inputs.content_digests import ContentDigests, Unsteady
 from workers.toolchain_probe import probe_toolchain
 
 
@@ -58,6 +62,7 @@ def prepare(name: str, settings: Settings, options: SubmitOptions = SubmitOption
     problems = [weights_problem(file.spec, source) for source in file.sources]
     problems.append(installation_problem(file.spec, toolchain.versions, toolchains))
     _refuse(file, problems)
+    file = with_digests(file, settings.cache)
     models = [model_check.inspect_model(file, source, toolchain, settings.cache) for source in file.sources]
     _refuse(file, [quantization_problem(file.spec, model) for model in models])
     model = replace(models[0], more=tuple(models[1:]))
@@ -68,6 +73,26 @@ def prepare(name: str, settings: Settings, options: SubmitOptions = SubmitOption
         _refuse(file, [start_problem(options.start, file.spec)])
         planned = run_again_from(options.start, planned)
     return PreparedJob(file.spec, model, planned, toolchain)
+
+
+def with_digests(file: JobFile, cache: Path) -> JobFile:
+    """Return the job file with the sha256 of each file that it names; raises JobFileError if it pins another one."""
+    digests = ContentDigests(cache / "inputs")
+
+    def digest(key: Key, named: InputFile) -> InputFile:
+        try:
+            sha256 = digests.read(Path(named.path)).sha256
+        except Unsteady:
+            raise file.error(
+                Problem(f"{named.path} is being written: submit the job when that is done", (key,))
+            ) from None
+        except OSError as error:
+            raise file.error(Problem(f"{named.path} can't be read: {error.strerror}", (key,))) from None
+        if named.sha256 not in ("", sha256):
+            raise file.error(Problem(f"{named.path} has another sha256: {sha256}", (key,)))
+        return replace(named, sha256=sha256)
+
+    return replace(file, spec=with_files(file.spec, digest))
 
 
 def _refuse(file: JobFile, problems: Sequence[Problem | None]) -> None:

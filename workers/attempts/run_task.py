@@ -6,13 +6,14 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
 from jobs.errors import ArtifactLost, StorageUnusable
 from jobs.exporters import stage_of
 from jobs.stages.base import INPUTS, OUTPUTS, Stage
-from jobs.state import Failure, FailureKind
+from jobs.state import POLICIES, Failure, FailureKind
 from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResult
 from jobs.toolchains import Toolchain
 from workers import failures
@@ -20,12 +21,16 @@ from workers.artifacts import ArtifactStore
 from workers.attempts.folders import checked, empty_outputs, log_path, working_folder
 from workers.attempts.publishing import Publisher
 from workers.environment import MissingTool, gang_variables, resolve_command, stage_environment
+from workers.inputs.content_digests import ContentDigests, Stopped
+from workers.inputs.planned_inputs import InputChanged, check_inputs, is_unchanged
 from workers.machine import fitness
 from workers.measurement.measuring import Measure, run_measured
 from workers.processes.cancellation import Cancellation
 from workers.processes.client import CommandResult, EndReason, RunResult, SupervisedRun
 from workers.processes.lease import Lease
 from workers.toolchains.environments import Environments
+
+MAX_RUNS = 3  #: of a stage whose inputs are changed, and changed back, each time that it runs
 
 #: Failures after which outputs are kept: the numbers are wrong, and somebody will want to see them.
 KINDS_WITH_OUTPUTS = frozenset({FailureKind.WRONG_NUMBERS})
@@ -100,7 +105,7 @@ class _AttemptRun:
             with working_folder(self.data, self.attempt.id) as folder:
                 place_inputs(self.attempt.inputs, self.publisher.store, folder)
                 stage = stage_of(self.attempt.stage, self.attempt.settings)
-                commands, outcome = self._run_stage(stage, folder, result.environment)
+                commands, outcome = self._run_with_planned_inputs(stage, folder, result.environment)
                 result = replace(result, processes=tuple(command.process for command in commands))
                 artifacts = self._publish(stage, folder) if _has_outputs(outcome.failure) else ()
             return replace(
@@ -119,6 +124,28 @@ class _AttemptRun:
             return replace(result, failure=Failure(FailureKind.STORE_UNUSABLE, str(error)))
         except OSError as error:
             return replace(result, failure=failures.of_machine(error))
+
+    def _run_with_planned_inputs(
+        self, stage: Stage, folder: Path, environment: Mapping[str, str]
+    ) -> tuple[tuple[CommandResult, ...], Outcome]:
+        """Run the stage between two checks of what it reads; again if that was changed and changed back meanwhile."""
+        digests = ContentDigests(self.data / "cache" / "inputs")
+        check = partial(check_inputs, self.attempt, environment, digests, lambda: self.cancellation.is_requested)
+        commands: tuple[CommandResult, ...] = ()
+        try:
+            before = check()
+            for _ in range(1 if self.attempt.gang else MAX_RUNS):  # all nodes of a gang would have to run it again
+                commands, outcome = self._run_stage(stage, folder, environment)
+                if self.cancellation.is_requested or _is_tried_again(outcome.failure):
+                    return commands, outcome
+                seen, before = before, check()
+                if is_unchanged(seen, before):
+                    return commands, outcome
+            raise InputChanged(f"its inputs were changed, and changed back, while {stage.name} ran: retry it")
+        except Stopped:
+            return commands, Outcome(failure=Failure(FailureKind.CANCELLED, "cancelled"))
+        except InputChanged as error:
+            return commands, Outcome(failure=failures.of_changed_input(str(error)))
 
     def _run_stage(
         self, stage: Stage, folder: Path, environment: Mapping[str, str]
@@ -210,6 +237,11 @@ def _expect_numbers(measurement: Measurement) -> None:
     if not measurement.samples or not all(map(isfinite, measurement.samples)):
         raise ValueError(f"{measurement.metric} should be finite numbers, and is {list(measurement.samples)}")
     json.dumps(dict(measurement.context), allow_nan=False)
+
+
+def _is_tried_again(failure: Failure | None) -> bool:
+    """Whether a failure blames the machine or the cluster, whatever the stage has read."""
+    return failure is not None and POLICIES[failure.kind].tries != 1
 
 
 def _has_outputs(failure: Failure | None) -> bool:

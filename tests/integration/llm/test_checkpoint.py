@@ -3,21 +3,23 @@
 import json
 import struct
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import iree.runtime
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from orchestrator.submission.model_check import file_digests, model_digest
 from tests.integration.models import make_checkpoint, make_tokenizer
+from workers.inputs.content_digests import ContentDigests
 from workers.llm.command_line import BadInput
 from workers.llm.models.model_source import load_model
 from workers.llm.models.quantized_layout import KEY, QuantizationScheme, QuantizedLayout, quantization_config
-from workers.llm.programs.check import CheckRequest, Int4Grouping, check, digest
-from workers.llm.weights.checkpoint import content_digest, match, read_checkpoint
+from workers.llm.programs.check import CheckRequest, Int4Grouping, check, config_digest, files_of
+from workers.llm.weights.checkpoint import match, read_checkpoint
 from workers.llm.weights.irpa import ArchiveWriter
 from workers.llm.weights.meta_model import build_meta_model, parameter_shapes, shard, tied_names
 from workers.llm.weights.parameters import lay_out, write_parameters
@@ -260,7 +262,10 @@ def test_a_header_may_not_claim_more_than_the_file_has(model: Path) -> None:
 
 def test_the_digest_follows_config_weights_and_tokenizer_but_not_the_place(tmp_path: Path) -> None:
     def of(folder: Path, **overrides: int) -> str:
-        return digest(load_model(str(folder), None, overrides))
+        model = load_model(str(folder), None, overrides)
+        files = file_digests(files_of(model), ContentDigests(tmp_path / "inputs"), is_hub=False)
+        assert files
+        return model_digest(config_digest(model), files)
 
     original, copy = (make_checkpoint(tmp_path / name, "llama") for name in ("here", "there"))
     other = make_checkpoint(tmp_path / "other", "llama", seed=1)
@@ -273,9 +278,9 @@ def test_the_digest_follows_config_weights_and_tokenizer_but_not_the_place(tmp_p
 def test_a_file_in_the_hub_cache_is_known_by_its_blob_and_not_read(tmp_path: Path) -> None:
     blob = tmp_path / "blobs" / ("ab" * 32)
     blob.parent.mkdir()
-    blob.write_bytes(np.zeros(10).tobytes())
+    blob.write_bytes(bytes(80))
     link = tmp_path / "model.safetensors"
     link.symlink_to(blob)
-    before = content_digest([link])
-    blob.write_bytes(b"other")
-    assert content_digest([link]) == before
+    digests = ContentDigests(tmp_path / "inputs")
+    assert file_digests([link], digests, is_hub=True) == {link.name: blob.name}
+    assert file_digests([link], digests, is_hub=False) == {link.name: sha256(bytes(80)).hexdigest()}

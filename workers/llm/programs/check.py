@@ -12,14 +12,16 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from jobs.models import ModelKind, content_files, shape_file
 from workers.llm.command_line import BadInput, add_model_arguments, parse_overrides, run
 from workers.llm.models.attention import KERNELS
-from workers.llm.models.model_source import TOKENIZER_FILES, LocalModel, load_model, load_tokenizer
+from workers.llm.models.model_source import INDEX_FILE, TOKENIZER_FILES, LocalModel, load_model, load_tokenizer
 from workers.llm.models.quantization_groups import choose_group_size
 from workers.llm.models.quantized_layout import BITS, QuantizationScheme, QuantizedLayout, read_layout
 from workers.llm.quantized.low_bit_modules import FP8, linear_widths, quantize_modules
@@ -27,7 +29,7 @@ from workers.llm.quantized.quantized_model import precision_problems, sources
 from workers.llm.sharding.plan import Sharding
 from workers.llm.sharding.split_problems import family_problem
 from workers.llm.shark import shark_model
-from workers.llm.weights.checkpoint import content_digest, read_checkpoint, weight_files
+from workers.llm.weights.checkpoint import read_checkpoint, weight_files
 from workers.llm.weights.meta_model import (
     DTYPES,
     build_meta_model,
@@ -121,7 +123,8 @@ def check(model: LocalModel, request: CheckRequest, weights: bool = True) -> dic
     return {
         "model_type": model.config.model_type,
         "parameters": parameters,
-        "digest": digest(model, weights),
+        "config_digest": config_digest(model),
+        "files": [str(path) for path in files_of(model)],
         "max_positions": getattr(model.config, "max_position_embeddings", None),
         "vocab_size": model.config.vocab_size,
         "is_quantized": layout is not None,
@@ -181,15 +184,21 @@ def _position_problems(model: LocalModel, cache_length: int | None) -> Iterator[
         yield _problem("model.rotary_emb", reason)
 
 
-def digest(model: LocalModel, weights: bool = True) -> str:
-    """Return a sha256 of the model's config after overrides, its weights and its tokenizer."""
+def config_digest(model: LocalModel) -> str:
+    """Return a sha256 of the model's config after overrides."""
     config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_CONTENT}
-    content = [json.dumps(config, sort_keys=True, default=str)]
-    if model.folder:
-        tokenizer_files = [model.folder / name for name in TOKENIZER_FILES if (model.folder / name).is_file()]
-        content.append(content_digest(tokenizer_files))
-        content.append(content_digest(weight_files(model.folder)) if weights else "")
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def files_of(model: LocalModel) -> list[Path]:
+    """Return the files that the model consists of; of a hub model those that are fetched, whatever else is there."""
+    if model.folder is None:
+        return [shape_file(model.source)]
+    if model.source.kind is not ModelKind.HUB:
+        return content_files(model.folder)
+    small = (path for name in ("config.json", *TOKENIZER_FILES) if (path := model.folder / name).is_file())
+    index = model.folder / INDEX_FILE
+    return [*small, *([index] if index.is_file() else []), *weight_files(model.folder)]
 
 
 if __name__ == "__main__":

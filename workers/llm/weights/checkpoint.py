@@ -4,12 +4,10 @@ Headers are checked before anything relies on them. Bytes are read with plain re
 pages would count as this process's memory until they are those of the whole model.
 """
 
-import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 QUANTIZED = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8, "I32": torch.int32}
 DTYPES = {**FLOATS, **QUANTIZED}
 _LARGEST_HEADER = 100 << 20  #: bytes; the limit of the safetensors library
-_BLOB_NAME_LENGTH = 64  #: Hugging Face's cache names large files after their sha256
 
 
 @dataclass(frozen=True)
@@ -182,20 +179,3 @@ def _check(tensor: StoredTensor, shape: Shape) -> None:
     if tensor.dtype not in FLOATS:
         known = ", ".join(FLOATS)
         raise BadInput(f"{tensor.file}: tensor {tensor.name} is of type {tensor.dtype}; known are {known}")
-
-
-def content_digest(files: Iterable[Path]) -> str:
-    """Return a sha256 of the names and contents of `files`; Hugging Face's cache names files after their sha256."""
-    files = sorted(files)
-    with ThreadPoolExecutor() as threads:
-        digests = list(threads.map(_file_digest, files))
-    lines = [f"{file.name} {digest}\n" for file, digest in zip(files, digests, strict=True)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _file_digest(file: Path) -> str:
-    blob = file.resolve().name
-    if file.is_symlink() and len(blob) == _BLOB_NAME_LENGTH and set(blob) <= set("0123456789abcdef"):
-        return blob
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

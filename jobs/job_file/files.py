@@ -1,0 +1,36 @@
+"""The files that a job file names, besides its models."""
+
+from collections.abc import Callable
+
+from jobs.input_files import InputFile
+from jobs.job_file.spec import JobSpec
+from jobs.problems import Key
+from jobs.quantizers import QUANTIZERS, FileOption
+
+Change = Callable[[Key, InputFile], InputFile]
+
+
+def with_files(spec: JobSpec, change: Change) -> JobSpec:
+    """Return the spec with each of its files changed; `change` is given the file's key too."""
+
+    def changed_text(section: str, file: InputFile | None) -> InputFile | None:
+        return None if file is None else change((section, "text"), file)
+
+    def changed_option(quantizer: str, key: str, value: object) -> object:
+        if not isinstance(QUANTIZERS[quantizer].options[key], FileOption):
+            return value
+        file = value if isinstance(value, InputFile) else InputFile(str(value))
+        return change(("quantize", "options", quantizer, key), file)
+
+    options = {
+        quantizer: {key: changed_option(quantizer, key, value) for key, value in values.items()}
+        for quantizer, values in spec.quantize.options.items()
+    }
+    quantize = {"text": changed_text("quantize", spec.quantize.text), "options": options}
+    numerics = {"text": changed_text("numerics", spec.numerics.text)}
+    return spec.model_copy(
+        update={
+            "quantize": spec.quantize.model_copy(update=quantize),
+            "numerics": spec.numerics.model_copy(update=numerics),
+        }
+    )
