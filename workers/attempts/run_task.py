@@ -145,6 +145,8 @@ class _AttemptRun:
         except Stopped:
             return commands, Outcome(failure=Failure(FailureKind.CANCELLED, "cancelled"))
         except InputChanged as error:
+            with self.log.open("a") as log:
+                log.write(f"{error}\n")
             return commands, Outcome(failure=failures.of_changed_input(str(error)))
 
     def _run_stage(

@@ -10,7 +10,7 @@ from tests.acceptance.job_specs import ONE_EXPORT
 MIB = 1 << 20
 
 
-def test_weights_that_changed_after_the_submission_never_reach_the_cache(fresh: Haloctl, tmp_path: Path) -> None:
+def test_weights_that_changed_after_the_submission_never_reach_the_cache(fresh: Haloctl) -> None:
     weights = Path(shutil.copytree(SHIPPED / "tiny-llama", fresh.folder / "model")) / "model.safetensors"
     content = weights.read_bytes()
     file = fresh.job(**{**ONE_EXPORT, "model": "./model"})
@@ -25,9 +25,10 @@ def test_weights_that_changed_after_the_submission_never_reach_the_cache(fresh: 
     assert task["failure"]["message"] == f"{weights} has changed since the job was submitted: submit the job again"
 
     weights.write_bytes(content)
-    again = fresh.answer("submit", file, "--wait").split()[0]
+    again = fresh.answer("submit", file).split()[0]
+    fresh.answer("wait", again)
     (task,) = fresh.tasks(again).values()
     assert task["state"] == "succeeded", "there was nothing to reuse"
-    (irpa,) = (artifact for artifact in task["attempts"][-1]["artifacts"] if artifact["name"].endswith(".irpa"))
-    fresh.answer("artifacts", "get", irpa["sha256"], "--output", str(tmp_path / "irpa"))
-    assert (tmp_path / "irpa").read_bytes()[-MIB:].strip(b"\0")
+    (irpa,) = (file for file in fresh.json("artifacts", "list", "--job", again) if file["kind"] == "irpa")
+    fresh.answer("artifacts", "get", irpa["sha256"], "-o", "model.irpa")
+    assert (fresh.folder / "model.irpa").read_bytes()[-MIB:].strip(b"\0")
