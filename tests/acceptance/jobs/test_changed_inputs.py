@@ -29,6 +29,6 @@ def test_weights_that_changed_after_the_submission_never_reach_the_cache(fresh: 
     fresh.answer("wait", again)
     (task,) = fresh.tasks(again).values()
     assert task["state"] == "succeeded", "there was nothing to reuse"
-    (irpa,) = (file for file in fresh.json("artifacts", "list", "--job", again) if file["kind"] == "irpa")
+    (irpa,) = (file for file in fresh.json("artifacts", again) if file["kind"] == "irpa")
     fresh.answer("artifacts", "get", irpa["sha256"], "-o", "model.irpa")
     assert (fresh.folder / "model.irpa").read_bytes()[-MIB:].strip(b"\0")
