@@ -3,7 +3,7 @@ VENV    ?= .venv
 WORKERS ?= 3
 BIN     := $(VENV)/bin
 
-.PHONY: demo test test-fast check docs install install-dev bench chaos clean
+.PHONY: demo test test-fast check docs install install-dev bench chaos fuzz clean
 
 demo: install  ## the shipped model through every stage, and the matrix
 	$(BIN)/haloctl submit demo --wait
@@ -29,6 +29,9 @@ bench: install-dev  ## speed, as ratios against something else in the same run
 
 chaos: install-dev  ## hundreds of kills of everything in a cluster of network namespaces; takes root
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m chaos tests/cluster -s
+
+fuzz: install-dev  ## thousands of job files, checkpoints, imports and queries that nobody would write, with figures
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m fuzz tests/fuzz -s
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

@@ -1,0 +1,30 @@
+"""The table of corpora: each yields its cases from a seeded source of chance, the same ones in each run."""
+
+import random
+from collections.abc import Callable, Iterator
+
+from tests.fuzz import checkpoints, command_lines, job_files
+from tests.fuzz.harness import Case
+
+SEED = 20261122
+
+CORPORA: dict[str, Callable[[random.Random], Iterator[Case]]] = {
+    "job files": job_files.cases,
+    "checkpoints": checkpoints.cases,
+    "command lines": command_lines.cases,
+}
+
+#: How many cases of each corpus `make test` runs, spread over all of them.
+SLICES = {"job files": 120, "checkpoints": 30, "command lines": 30}
+
+
+def cases_of(corpus: str) -> list[Case]:
+    """Return all cases of a corpus."""
+    return list(CORPORA[corpus](random.Random(SEED)))
+
+
+def slice_of(corpus: str) -> list[Case]:
+    """Return a part of a corpus, with cases of each sort."""
+    cases = cases_of(corpus)
+    random.Random(SEED).shuffle(cases)
+    return cases[: SLICES[corpus]]

@@ -1,0 +1,29 @@
+"""Whatever comes in, a command ends in time with a right exit code, and no traceback."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.corpora import CORPORA, cases_of, slice_of
+from tests.fuzz.harness import Harness, harness
+
+
+@pytest.fixture(scope="module")
+def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with harness(tmp_path_factory.mktemp("fuzz")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_a_part_of_the_corpus_raises_and_hangs_nowhere(fuzz: Harness, corpus: str) -> None:
+    figures = fuzz.run_all(corpus, slice_of(corpus))
+    assert not figures.faults, "\n".join([str(figures), *figures.faults])
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_the_corpus_raises_and_hangs_nowhere(fuzz: Harness, corpus: str) -> None:
+    figures = fuzz.run_all(corpus, cases_of(corpus))
+    print(f"\n{figures}")
+    assert not figures.faults, "\n".join(figures.faults)
