@@ -2,7 +2,7 @@
 
     HaloError                     never raised itself
     |- UserError              2   FileError, JobFileError, UnknownRecipe, UnknownToolchain, ToolchainUnusable,
-    |                             BadSetting
+    |                             BadSetting, TooManyCommands
     |- JobFailed              3   also ResultsDiffer, ArtifactsDamaged
     |- NotFound               4   NoSuchJob, NoSuchTask, AmbiguousId, ArtifactLost
     |- Conflict               5   InvalidTransition, LostRace, AlreadyLeading, NameTaken, NotEmpty, InvariantsViolated
@@ -55,6 +55,17 @@ class UnknownRecipe(UserError):
 
     def __str__(self) -> str:
         return f"no job file or recipe is called {self.name!r}; recipes: {', '.join(self.known)}"
+
+
+class TooManyCommands(UserError):
+    """A task of more commands than any task may have."""
+
+    def __init__(self, stage: str, count: int, limit: int) -> None:
+        super().__init__(stage, count, limit)
+        self.stage, self.count, self.limit = stage, count, limit
+
+    def __str__(self) -> str:
+        return f"{self.stage} would run {self.count} commands, more than {self.limit}: split the job into several"
 
 
 class UnknownToolchain(UserError):

@@ -4,10 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from jobs.engines import ENGINES
+from jobs.errors import TooManyCommands
+from jobs.limits import MAX_COMMANDS
 from jobs.problems import Problem
 from jobs.stages.base import Settings, Stage
 from jobs.stages.shark_benchmark import SHARK_BENCHMARK
 from jobs.stages.shark_export import SHARK_EXPORT
+from jobs.task import Command
+from jobs.toolchains import Toolchain
 from jobs.variants import AXIS_DEFAULTS, HALOCTL, IREE, QUANTIZED, Axes, KvCache, KvPrecision, Variant, is_quantized
 
 
@@ -69,6 +73,15 @@ def stage_of(name: str, settings: Settings) -> Stage:
     """Return a stage as the engine and exporter in a task's settings do it; settings without an engine are IREE's."""
     exporter, engine = settings.get("exporter", HALOCTL), settings.get("engine", IREE)
     return EXPORTERS[exporter].stages.get(name) or ENGINES[engine].stages[name]
+
+
+def commands_of(name: str, settings: Settings, toolchain: Toolchain) -> list[Command]:
+    """Return the commands of a stage, which are counted before they are made. Raises TooManyCommands."""
+    stage = stage_of(name, settings)
+    count = stage.count_commands(settings)
+    if count > MAX_COMMANDS:
+        raise TooManyCommands(name, count, MAX_COMMANDS)
+    return stage.commands(settings, toolchain)
 
 
 def normalize_axes(axes: Axes, *, has_quantizer: bool = True) -> Axes:

@@ -1,11 +1,13 @@
 """The types of a job file's values, with the messages about wrong values."""
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from jobs import limits
 from jobs.input_files import InputFile
 from jobs.metrics import METRICS
 from jobs.quantizers import QUANTIZERS
@@ -14,7 +16,7 @@ from jobs.toolchains import NAME
 
 T = TypeVar("T")
 
-DURATION = re.compile(r"(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
+DURATION = re.compile(r"(?:([0-9]{1,9})h)?\s*(?:([0-9]{1,9})m)?\s*(?:([0-9]{1,9})s)?")
 MOST_PRIORITY = 1000
 TIME_UNITS = frozenset({"ms", "s", "tokens/s"})
 
@@ -22,7 +24,7 @@ TIME_UNITS = frozenset({"ms", "s", "tokens/s"})
 class Section(BaseModel):
     """A part of a job file; it refuses keys that it does not have."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class AllowedNames:
@@ -68,6 +70,18 @@ def distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def expect_plain(value: object) -> object:
+    """Return a JSON value; raises ValueError for a number that JSON or other programs can't hold."""
+    if isinstance(value, dict):
+        return {key: expect_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [expect_plain(inner) for inner in value]
+    is_number = isinstance(value, int | float)
+    if is_number and not (math.isfinite(value) and abs(value) <= limits.MAX_NUMBER):  # type: ignore[arg-type]
+        raise ValueError(f"should have only finite numbers up to {limits.MAX_NUMBER}")
+    return value
+
+
 def _baseline(text: object) -> object:
     if not re.fullmatch(rf"last-good|target|toolchain:{NAME.pattern}", str(text)):
         raise ValueError("should be last-good, target, or toolchain: and its name, such as toolchain:iree-3.12")
@@ -82,13 +96,22 @@ TargetName = Annotated[str, AfterValidator(TARGET_NAMES.validate), TARGET_NAMES]
 QuantizerName = Annotated[str, AfterValidator(QUANTIZER_NAMES.validate), QUANTIZER_NAMES]
 TimedMetric = Annotated[str, AfterValidator(TIMED_METRICS.validate), TIMED_METRICS]
 ToolchainName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
-ModelName = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(max_length=limits.MAX_TEXT)]  #: a path, a name or a word
+ModelName = Annotated[Text, Field(min_length=1)]
 FileName = Annotated[InputFile, BeforeValidator(_as_file)]  #: a path, or a mapping that pins the sha256 as well
 Baseline = Annotated[str, BeforeValidator(_baseline)]
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=limits.MAX_TIMEOUT_S)]
 Degree = Annotated[int, Field(ge=1, le=64)]  #: of parallelism
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=limits.MAX_REPETITIONS)]
+Batch = Annotated[int, Field(ge=1, le=limits.MAX_BATCH)]
+Tokens = Annotated[int, Field(ge=1, le=limits.MAX_TOKENS)]
+Windows = Annotated[int, Field(ge=1, le=limits.MAX_WINDOWS)]
+Nodes = Annotated[int, Field(ge=1, le=limits.MAX_NODES)]
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
-OverrideValue = str | int | float | bool | None | list[Any] | dict[str, Any]
+#: A key of a config.json, which is part of a flag.
+OverrideKey = Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,99}$")]
+OverrideValue = Annotated[str | int | float | bool | list[Any] | dict[str, Any] | None, BeforeValidator(expect_plain)]
 #: Distinct values, at least one; a single value stands for a list of one.
-OneOrMore = Annotated[list[T], BeforeValidator(_as_list), Field(min_length=1), AfterValidator(distinct)]
+OneOrMore = Annotated[
+    list[T], BeforeValidator(_as_list), Field(min_length=1, max_length=limits.MAX_VALUES), AfterValidator(distinct)
+]

@@ -19,7 +19,10 @@ SHAPES = Path(__file__).parent / "recipes" / "shapes"
 SHAPE_PREFIX = "shape:"
 #: The endings of the files in a model's folder that tools may read: config, weights, tokenizer, chat template, adapter.
 CONTENT_ENDINGS = (".json", ".safetensors", ".model", ".txt", ".jinja", ".spm", ".tiktoken")
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+#: as the hub allows them: https://huggingface.co/docs/huggingface_hub/package_reference/utilities#validate-repo-id
+HUB_ID = re.compile(
+    r"(?=[^/]+/[^/]+$)(?!.{97})(?!.*(--|\.\.))[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_]([\w.-]*[A-Za-z0-9_])?", re.ASCII
+)
 
 
 class ModelKind(StrEnum):
@@ -69,7 +72,7 @@ def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
     if text.startswith(SHAPE_PREFIX):
         return _shape(text)
     if text.startswith(("/", ".", "~")):
-        folder = ((relative_to or Path.cwd()) / Path(text).expanduser()).resolve()
+        folder = resolve_path(text, relative_to or Path.cwd())
         if not folder.is_dir():
             raise ValueError(f"the model folder {folder} does not exist")
         if not (folder / "config.json").is_file():
@@ -80,13 +83,31 @@ def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
     if HUB_ID.fullmatch(text):
         return ModelSource(ModelKind.HUB, safe_name(text.partition("/")[2]), text, None)
     known = ", ".join([*shipped_models(), *(SHAPE_PREFIX + name for name in shapes())])
-    raise ValueError(f"no model is called {text!r}: give one of {known}, a folder (with a leading ./ or /) or a hub id")
+    raise ValueError(
+        f"no model is called {shorten(text)!r}: give one of {known}, a folder (with a leading ./ or /) or a hub id"
+    )
+
+
+def resolve_path(text: str, relative_to: Path) -> Path:
+    """Return the absolute path that a user names, without links. Raises ValueError for one that no file can have."""
+    try:
+        path = (relative_to / Path(text).expanduser()).resolve()
+        path.exists()  # raises for a name that is too long
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links and an unknown user are RuntimeErrors
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ValueError(f"{shorten(text)} can't be a path: {reason}") from None
+    return path
+
+
+def shorten(text: str, size: int = 100) -> str:
+    """Return a text, or its beginning if it is too long for a message."""
+    return text if len(text) <= size else f"{text[:size]}..."
 
 
 def _shape(text: str) -> ModelSource:
     name = text.removeprefix(SHAPE_PREFIX)
     if name.lower() not in shapes():
-        raise ValueError(f"no shape is called {name!r}: there are {', '.join(shapes())}")
+        raise ValueError(f"no shape is called {shorten(name)!r}: there are {', '.join(shapes())}")
     pretty = re.sub(r"(\d+)b$", r"\1B", name.lower())  # llama3.1-70b becomes llama3.1-70B, as trackers write it
     return ModelSource(ModelKind.SHAPE, pretty, SHAPE_PREFIX + name.lower(), SHAPES)
 

@@ -1,9 +1,9 @@
 """The order in which a benchmark's processes run, and the files that they write."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
 
@@ -26,6 +26,11 @@ def order_processes(entries: Sequence[Entry], processes: int, order: ProcessOrde
     if order is ProcessOrder.SHUFFLED:
         random.Random(SEED).shuffle(by_entry)
     return by_entry
+
+
+def count_processes(settings: Mapping[str, Any], entries: int) -> int:
+    """Return how many processes a benchmark has that times so many entries of each workload."""
+    return len(settings["batch"]) * len(settings["prompt_tokens"]) * entries * int(settings.get("processes", 1))
 
 
 def report_name(entry_name: str, process: int) -> str:

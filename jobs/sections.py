@@ -5,7 +5,20 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from jobs.field_types import Baseline, Count, FileName, OneOrMore, QuantizerName, Section, TimedMetric
+from jobs import limits
+from jobs.field_types import (
+    Baseline,
+    Batch,
+    Count,
+    FileName,
+    OneOrMore,
+    QuantizerName,
+    Section,
+    Text,
+    TimedMetric,
+    Tokens,
+    Windows,
+)
 from jobs.input_files import InputFile
 from jobs.process_order import ProcessOrder
 from jobs.variants import BenchmarkPlacement
@@ -14,11 +27,11 @@ from jobs.variants import BenchmarkPlacement
 class WorkloadSection(Section):
     """The inputs that programs are made for and timed with: every batch size with every prompt length."""
 
-    batch: OneOrMore[Count] = [1]
+    batch: OneOrMore[Batch] = [1]
     """Sequences in a batch."""
-    prompt_tokens: OneOrMore[Count] = [64]
+    prompt_tokens: OneOrMore[Tokens] = [64]
     """Tokens of each prompt."""
-    new_tokens: Count = 32
+    new_tokens: Tokens = 32
     """Tokens that a whole generation adds to each prompt."""
     kv_block_tokens: Literal[16, 32] = 16
     """Tokens in a block of a paged KV cache."""
@@ -32,9 +45,9 @@ class WorkloadSection(Section):
 class QuantizeSection(Section):
     """How quantizers make low-precision weights and scales."""
 
-    windows: Count = 32
+    windows: Windows = 32
     """Windows of calibration text."""
-    tokens: Count = 128
+    tokens: Tokens = 128
     """Tokens in each window."""
     text: FileName | None = None
     """File with the calibration text, relative to the job file; by default the text that ships with haloctl."""
@@ -44,14 +57,14 @@ class QuantizeSection(Section):
     """Scales of the inputs of fp8 and int8 layers: calibrated, or computed in each call; by default the quantizer's."""
     group_size: Annotated[int, Field(ge=16, le=128, multiple_of=8)] | None = None
     """Weights in a group of int4; by default the largest that fits."""
-    options: dict[QuantizerName, dict[str, str | bool | int | float | InputFile]] = {}
+    options: dict[QuantizerName, dict[str, Text | bool | int | float | InputFile]] = {}
     """Options of each quantizer, such as `{llm-compressor: {smoothquant: 0.5}}`."""
 
 
 class NumericsSection(Section):
     """How programs are compared with the reference, which is the model in torch in f32."""
 
-    windows: Count = 16
+    windows: Windows = 16
     """Windows of held-out text."""
     max_perplexity_increase_percent: Annotated[float, Field(gt=0)] | None = None
     """Limit of the perplexity above the reference's, in percent; by default the precision's."""
@@ -64,7 +77,7 @@ class NumericsSection(Section):
 class BenchmarkSection(Section):
     """How often, in which order and where programs are timed."""
 
-    warmup: Annotated[int, Field(ge=0)] = 1
+    warmup: Annotated[int, Field(ge=0, le=limits.MAX_REPETITIONS)] = 1
     """Repetitions of each process that are not counted."""
     repetitions: Count = 5
     """Repetitions of each process, each of which is one sample."""
@@ -72,7 +85,7 @@ class BenchmarkSection(Section):
     """Fresh processes for each workload."""
     order: ProcessOrder = ProcessOrder.SEQUENTIAL
     """Order of the processes; `interleaved` and `shuffled` spread drift over all workloads."""
-    generations: Annotated[int, Field(ge=0)] = 3
+    generations: Annotated[int, Field(ge=0, le=limits.MAX_REPETITIONS)] = 3
     """Whole generations that each process times; 0 times single steps only."""
     max_disturbed_reruns: Annotated[int, Field(ge=0, le=10)] = 2
     """Repetitions of a run that other load on the machine disturbed."""
@@ -100,15 +113,17 @@ class TorchSection(Section):
     """Settings of `torch._inductor.config`, such as `{freezing: true}`, for the engine `torch-compile`."""
     tunable_op: bool = False
     """Whether the warm-up looks for the fastest kernel of each matmul (TunableOp), on GPUs."""
-    tunable_op_ms: Annotated[int, Field(ge=1)] | None = None
+    tunable_op_ms: Annotated[int, Field(ge=1, le=3_600_000)] | None = None
     """Time for each of those kernels, in milliseconds; by default torch's."""
 
 
 class CompileSection(Section):
     """How iree-compile is called."""
 
-    flags: list[Annotated[str, Field(pattern=r"^--[\w-]+(=.*)?$")]] = []
-    """Flags of iree-compile, added to those of the target."""
+    flags: Annotated[
+        list[Annotated[Text, Field(pattern=r"^--[\w-]+(=.*)?$")]], Field(max_length=limits.MAX_VALUES)
+    ] = []
+    """Flags of iree-compile that change how code is generated, added to those of the target."""
 
 
 class GateSection(Section):

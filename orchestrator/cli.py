@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.errors import DISK_FULL_ERRNOS, HaloError
+from jobs.errors import DISK_FULL_ERRNOS, HaloError, UserError
 
 INTERRUPTED_EXIT_CODE = 130
 DISK_FULL_EXIT_CODE = 6
@@ -87,6 +87,10 @@ def main() -> None:
 
 
 def _run() -> int:
+    if not all(map(_is_text, sys.argv)):
+        return _report(
+            "an argument is not text in UTF-8: rename the file, or give the name as it is", UserError.exit_code
+        )
     try:
         exit_code = _run_typer()
         sys.stdout.flush()
@@ -130,6 +134,15 @@ def add_commands(arguments: Sequence[str]) -> None:
             app.command(name)(getattr(module, COMMANDS[name].rpartition(".")[2]))
         else:
             app.add_typer(module.app, name=name)
+
+
+def _is_text(argument: str) -> bool:
+    """Return whether an argument's bytes were UTF-8; the others stand in it as lone surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _report(message: str, exit_code: int) -> int:

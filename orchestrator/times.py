@@ -1,11 +1,11 @@
 """Times as users write and read them: in their own time zone, to the minute."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 
 from jobs.errors import BadSetting
 
-AGE = re.compile(r"(\d+)([mhd])")
+AGE = re.compile(r"([0-9]{1,9})([mhd])")
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 AGE_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
@@ -18,11 +18,11 @@ def format_time(time: str) -> str:
 def parse_time(text: str, now: datetime, option: str = "--since") -> datetime:
     """Parse a date or time in the local time zone, or an age before `now`; raises BadSetting that names the option."""
     age = AGE.fullmatch(text.strip())
-    if age:
-        return now - timedelta(**{AGE_UNITS[age[2]]: int(age[1])})
     try:
+        if age:
+            return now - timedelta(**{AGE_UNITS[age[2]]: int(age[1])})
         return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):  # years 1 and 9999 have time zones beyond them
         expected = "is neither a date or time such as 2026-11-20 or 2026-11-20T08:00 nor an age such as 90m, 12h or 7d"
         raise BadSetting(option, f"{text!r} {expected}") from None
 
@@ -30,4 +30,5 @@ def parse_time(text: str, now: datetime, option: str = "--since") -> datetime:
 def parse_end_time(text: str, now: datetime, option: str) -> datetime:
     """Parse the end of a period, where a date includes that whole day; raises like `parse_time`."""
     time = parse_time(text, now, option)
-    return time + timedelta(days=1) if DAY.fullmatch(text.strip()) else time
+    is_day = DAY.fullmatch(text.strip()) and time.year < MAXYEAR
+    return time + timedelta(days=1) if is_day else time

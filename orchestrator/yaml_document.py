@@ -1,8 +1,11 @@
 """YAML files that people write, with the line of every key, so that errors name file, line and key.
 
-This is our own code because neither PyYAML nor pydantic keeps the lines of keys.
+This is our own code because neither PyYAML nor pydantic keeps the lines of keys, and because PyYAML has no limits: a
+few hundred bytes of aliases can stand for gigabytes. A document has texts, numbers, booleans, null, lists and mappings;
+dates are texts, and tags for other types are refused.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +16,14 @@ import yaml
 from jobs.errors import JobFileError
 from jobs.problems import Key, Problem
 
-MAX_BYTES = 1 << 20  #: a job file is a page, not a data set
+MAX_BYTES = 256 << 10  #: a job file is a page, not a data set
+MAX_VALUES = 10_000  #: in a document, where an alias counts as all that it stands for
+MAX_DEPTH = 32  #: of lists and mappings in each other
+
+TAG = "tag:yaml.org,2002:"
+TYPES = frozenset(TAG + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
+TEXT, MERGE = TAG + "str", TAG + "merge"
+NO_TEXT = re.compile("[\0\ud800-\udfff]")  #: neither files, arguments nor databases can hold these
 
 
 @dataclass(frozen=True)
@@ -36,33 +46,104 @@ class YamlDocument:
         return self.error(next((key for key in problem.keys if key in self.lines), problem.keys[0]), problem.message)
 
 
-class _Loader(yaml.SafeLoader):
-    """Loads the key `on` as a string, which YAML 1.1 reads as true."""
+class _Refused(yaml.MarkedYAMLError):
+    """YAML that is well-formed, and not accepted."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag == "tag:yaml.org,2002:bool":
-                key.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
+
+class _Loader(yaml.SafeLoader):
+    """Loads YAML's plain types within limits; every key is a text, also `on`, which YAML 1.1 reads as true."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = self._depth = self._deepest = 0
+        self._extents: dict[yaml.Node, tuple[int, int]] = {}  #: of complete nodes: values and depth
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, counting its values and depth."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        before, deepest = self._values, self._deepest
+        is_alias = isinstance(event, yaml.AliasEvent)
+        self._depth += 1
+        self._deepest = self._depth
+        self._count(0 if is_alias else 1, event)
+        node = super().compose_node(parent, index)
+        assert node is not None
+        if is_alias:
+            if node not in self._extents:
+                raise _Refused(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
+            values, depth = self._extents[node]
+            self._deepest = self._depth + depth - 1
+            self._count(values, event)
+        else:
+            self._extents[node] = (self._values - before, self._deepest - self._depth + 1)
+        self._depth -= 1
+        self._deepest = max(deepest, self._deepest)
+        return node
+
+    def _count(self, values: int, event: Any) -> None:
+        self._values += values
+        if self._values > MAX_VALUES:
+            raise _Refused(problem=f"has more than {MAX_VALUES} values", problem_mark=event.start_mark)
+        if self._deepest > MAX_DEPTH:
+            raise _Refused(problem=f"is nested deeper than {MAX_DEPTH} levels", problem_mark=event.start_mark)
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Compose a mapping whose keys are texts."""
+        mapping = super().compose_mapping_node(anchor)
+        mapping.value = [(_text_key(key), value) for key, value in mapping.value]
+        return mapping
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of a node."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, ArithmeticError) as error:  # how PyYAML refuses `!!int abc`
+            kind = node.tag.removeprefix(TAG)
+            raise _Refused(problem=f"has a value that is no {kind}", problem_mark=node.start_mark) from error
+        if isinstance(value, str) and NO_TEXT.search(value):
+            raise _Refused(problem="has a text with NUL or half a character", problem_mark=node.start_mark)
+        return value
+
+
+#: without those of dates, so that `2026-11-22` is a text
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in TYPES | {MERGE}]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.yaml_constructors = {
+    tag: construct for tag, construct in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in TYPES
+}
+
+
+def _text_key(key: yaml.Node) -> yaml.ScalarNode:
+    if not isinstance(key, yaml.ScalarNode):
+        raise _Refused(problem="has a key that is no text", problem_mark=key.start_mark)
+    tag = MERGE if key.tag == MERGE else TEXT
+    return yaml.ScalarNode(tag, key.value, key.start_mark, key.end_mark)
 
 
 def read(path: Path) -> YamlDocument:
     """Read and parse a YAML file; raises JobFileError."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise JobFileError(str(path), None, "", "is larger than 1 MiB: give a job file")
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        return YamlDocument(path, yaml.load(text, Loader=_Loader), dict(_lines(path, node, ())))
+            raise JobFileError(str(path), None, "", f"is larger than {MAX_BYTES >> 10} KiB: give a job file")
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        lines = dict(_lines(path, node, ()))
+        return YamlDocument(path, None if node is None else loader.construct_document(node), lines)
+    except _Refused as error:
+        raise JobFileError(str(path), _line(error), "", str(error.problem)) from error
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise JobFileError(str(path), line, "", f"is not YAML: {error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise JobFileError(str(path), None, "", f"is not YAML: {error}".splitlines()[0]) from error
-    except RecursionError as error:
-        raise JobFileError(str(path), None, "", "is nested too deeply") from error
+        raise JobFileError(str(path), _line(error), "", f"is not YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise JobFileError(str(path), None, "", f"is not YAML: {first}") from error
     except OSError as error:
         raise JobFileError(str(path), None, "", f"can't be read: {error.strerror}") from error
+
+
+def _line(error: yaml.MarkedYAMLError) -> int | None:
+    return error.problem_mark.line + 1 if error.problem_mark else None
 
 
 def _lines(path: Path, node: yaml.Node | None, at: Key) -> Iterator[tuple[Key, int]]:
@@ -72,7 +153,7 @@ def _lines(path: Path, node: yaml.Node | None, at: Key) -> Iterator[tuple[Key, i
         for key, value in node.value:
             line = key.start_mark.line + 1
             if key.value in keys:
-                raise JobFileError(str(path), line, str(key.value), "occurs twice")
+                raise JobFileError(str(path), line, key.value, "occurs twice")
             keys.add(key.value)
             yield (*at, key.value), line
             yield from _lines(path, value, (*at, key.value))

@@ -35,7 +35,7 @@ def parse(url: str) -> URL:
     """Read a database's URL; raises BadSetting."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # such as a port that is no number
         raise BadSetting(VARIABLE, f"it is not a URL; it {EXPECTED}") from None  # not shown: it may hold a password
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -80,6 +80,12 @@ def reason_of(error: DBAPIError) -> str | None:
     if name is not None:
         return next((reason for start, reason in SQLITE_REASONS.items() if name.startswith(start)), None)
     state = getattr(error.orig, "sqlstate", None) or ""
-    if isinstance(error, OperationalError) or error.connection_invalidated or state.startswith(REFUSALS):
+    is_connecting = error.statement is None and not state  # the driver refuses an option of the URL
+    if (
+        is_connecting
+        or isinstance(error, OperationalError)
+        or error.connection_invalidated
+        or state.startswith(REFUSALS)
+    ):
         return mask(" ".join(str(error.orig).split()))
     return None

@@ -19,13 +19,13 @@ def expand(
     `values` has the values of each axis; the last axis changes first. Equal variants are returned once.
     """
     rules = list(exclude)
-    combinations = (
-        (target, Axes(**dict(zip(values, combination, strict=True))))
-        for target, *combination in product(targets, *values.values())
-    )
     included = (
-        (target, axes)
-        for target, axes in combinations
-        if not any(all({**axes.axes, "target": target}[key] == value for key, value in rule.items()) for rule in rules)
+        (target, Axes(**axes))
+        for target, *combination in product(targets, *values.values())
+        if not _is_excluded({**(axes := dict(zip(values, combination, strict=True))), "target": target}, rules)
     )
     return list(dict.fromkeys(variant_of(model, target, normalize_axes(axes)) for target, axes in included))
+
+
+def _is_excluded(combination: Mapping[str, Any], rules: Iterable[Mapping[str, Any]]) -> bool:
+    return any(all(combination[key] == value for key, value in rule.items()) for rule in rules)

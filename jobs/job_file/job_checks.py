@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from jobs import quantizers
+from jobs import limits, quantizers
 from jobs.engines import ENGINES
 from jobs.errors import UnknownToolchain
 from jobs.job_file.spec import JobSpec
@@ -20,6 +20,42 @@ from jobs.toolchains import DEFAULT, ToolchainSpec
 from jobs.variants import QUANTIZED, BenchmarkPlacement, Variant, is_quantized, pin_variants
 
 Specs = Mapping[str, ToolchainSpec]
+
+MAX_ENTRIES = 3  #: processes that time one workload: a prefill, a decode step, and whole generations
+
+
+def _cells(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    models, combinations, stages = len(spec.model), spec.variants.combinations, len(spec.stages)
+    cells = models * combinations * stages
+    if cells <= limits.MAX_CELLS:
+        return None
+    message = (
+        f"{combinations} combinations of {models} models in {stages} stages are {cells} cells, and a job has at most "
+        f"{limits.MAX_CELLS}: split it into several jobs"
+    )
+    return Problem(message, (("variants",), ("model",), ("stages",)))
+
+
+def _workloads(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    workload, benchmark = spec.workload, spec.benchmark
+    workloads = len(workload.batch) * len(workload.prompt_tokens)
+    samples = workloads * benchmark.processes * (benchmark.warmup + benchmark.repetitions)
+    generations = workloads * benchmark.processes * (benchmark.warmup + benchmark.generations + benchmark.repetitions)
+    keys = (("benchmark", "processes"), ("benchmark",), ("workload", "batch"), ("workload", "prompt_tokens"))
+    for count, limit, what, at in (
+        (workloads, limits.MAX_WORKLOADS, "workloads (batch sizes times prompt lengths)", keys[2:]),
+        (workloads * benchmark.processes * MAX_ENTRIES, limits.MAX_COMMANDS, "processes of one benchmark", keys),
+        (samples, limits.MAX_SAMPLES, "repetitions of one benchmark", (("benchmark", "repetitions"), *keys)),
+        (
+            generations * workload.new_tokens,
+            limits.MAX_DECODE_STEPS,
+            "decode steps of one benchmark",
+            (("workload", "new_tokens"), ("benchmark", "generations"), *keys),
+        ),
+    ):
+        if count > limit:
+            return Problem(f"{count} {what} are more than {limit}: split the job into several", at)
+    return None
 
 
 def _revision(spec: JobSpec, toolchains: Specs) -> Problem | None:
@@ -45,7 +81,7 @@ def _known_toolchains(spec: JobSpec, toolchains: Specs) -> Problem | None:
 
 
 def _variants(spec: JobSpec, toolchains: Specs) -> Problem | None:
-    return next(chain.from_iterable(map(variant_problems, spec.variants.of(""))), None)
+    return next(chain.from_iterable(map(variant_problems, spec.variants.unnamed)), None)
 
 
 def _stages(spec: JobSpec, toolchains: Specs) -> Problem | None:
@@ -76,11 +112,11 @@ def _quantizer_options(spec: JobSpec, toolchains: Specs) -> Problem | None:
 
 def _quantize(spec: JobSpec, toolchains: Specs) -> Problem | None:
     section = spec.quantize
-    return quantizers.section_problem(spec.variants.of(""), section.granularity, section.inputs, section.options)
+    return quantizers.section_problem(spec.variants.unnamed, section.granularity, section.inputs, section.options)
 
 
 def _torch(spec: JobSpec, toolchains: Specs) -> Problem | None:
-    engines = [ENGINES[variant.engine] for variant in spec.variants.of("")]
+    engines = [ENGINES[variant.engine] for variant in spec.variants.unnamed]
     for key in sorted(spec.torch.model_fields_set):
         if not any(key in engine.torch_options for engine in engines):
             able = ", ".join(name for name, engine in ENGINES.items() if key in engine.torch_options)
@@ -92,7 +128,7 @@ def _torch(spec: JobSpec, toolchains: Specs) -> Problem | None:
 
 
 def _toolchains(spec: JobSpec, toolchains: Specs) -> Problem | None:
-    for variant in spec.variants.of(""):
+    for variant in spec.variants.unnamed:
         name, engine = variant.toolchain, variant.engine
         stages = [stage for stage in spec.stages if stage in ENGINES[engine].stages]
         if name != DEFAULT and name not in (toolchain_for(name, stage, engine, toolchains) for stage in stages):
@@ -110,7 +146,7 @@ def _placement(spec: JobSpec, toolchains: Specs) -> Problem | None:
     if "benchmark" not in spec.stages:
         message = f"{on} needs the stage benchmark, which is not among the stages"
         return Problem(message, (("benchmark", "on"), ("stages",)))
-    variants = spec.variants.of("")
+    variants = spec.variants.unnamed
     if spanning := next((variant for variant in variants if variant.nodes > 1), None):
         message = f"{on} is for variants on one node, and nodes {spanning.nodes} spans several"
         return Problem(message, (("benchmark", "on"), ("variants", "nodes")))
@@ -127,6 +163,8 @@ def _split(variant: Variant) -> str:
 
 #: The checks of a job file by itself, in the order in which problems are reported.
 JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
+    _cells,  # before any check that expands the variants
+    _workloads,
     _revision,
     _variants,
     _known_toolchains,
@@ -147,7 +185,7 @@ def job_problem(spec: JobSpec, toolchains: Specs) -> Problem | None:
 
 def installation_problem(spec: JobSpec, installed: Mapping[str, str], toolchains: Specs) -> Problem | None:
     """Return why an engine is not available; `installed` has the versions of the default toolchain's packages."""
-    for variant in spec.variants.of(""):
+    for variant in spec.variants.unnamed:
         engine = ENGINES[variant.engine]
         stages = (toolchain_for(variant.toolchain, stage, variant.engine, toolchains) for stage in engine.stages)
         if engine.packages and set(stages) == {DEFAULT} and not installed.keys() & set(engine.packages):
@@ -170,7 +208,7 @@ def quantization_problem(spec: JobSpec, model: Model) -> Problem | None:
     """Return why low-precision variants of a model have no quantized weights."""
     if "quantize" in spec.stages or "export" not in spec.stages or model.is_quantized or not model.has_weights:
         return None
-    variant = next(filter(is_quantized, spec.variants.of("")), None)
+    variant = next(filter(is_quantized, spec.variants.unnamed), None)
     if variant is None:
         return None
     what = variant.precision if variant.precision in QUANTIZED else f"a KV cache in {variant.kv_precision}"
@@ -181,7 +219,7 @@ def quantization_problem(spec: JobSpec, model: Model) -> Problem | None:
 def places_problem(spec: JobSpec, nodes: Sequence[Node]) -> Problem | None:
     """Return the target that the job can't be measured for on each of these nodes, because none has the devices."""
     on = spec.benchmark.on
-    lacking = next((variant for variant in spec.variants.of("") if not list(pin_variants([variant], on, nodes))), None)
+    lacking = next((variant for variant in spec.variants.unnamed if not list(pin_variants([variant], on, nodes))), None)
     if on is BenchmarkPlacement.ANY or lacking is None:
         return None
     message = f"no node that is up has {lacking.device_count} x {lacking.target}; `haloctl nodes` lists their devices"

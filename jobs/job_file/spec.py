@@ -4,7 +4,19 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from jobs.field_types import AllowedNames, ModelName, OneOrMore, OverrideValue, Priority, Seconds, Section, distinct
+from jobs import limits
+from jobs.field_types import (
+    AllowedNames,
+    ModelName,
+    OneOrMore,
+    OverrideKey,
+    OverrideValue,
+    Priority,
+    Seconds,
+    Section,
+    Text,
+    distinct,
+)
 from jobs.job_file.variants_section import VariantsSection
 from jobs.sections import (
     BenchmarkSection,
@@ -30,12 +42,12 @@ class JobSpec(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     """Name of the job in lists and reports."""
-    model: OneOrMore[ModelName]
+    model: Annotated[OneOrMore[ModelName], Field(max_length=limits.MAX_MODELS)]
     """Model or models: the name of a shipped model, a folder in Hugging Face layout, a hub id, or `shape:` and the name
     of a config without weights, such as `shape:llama3.1-70b`."""
-    revision: str | None = None
+    revision: Text | None = None
     """Branch, tag or commit of a hub model; by default its main branch."""
-    overrides: dict[str, OverrideValue] = {}
+    overrides: Annotated[dict[OverrideKey, OverrideValue], Field(max_length=limits.MAX_VALUES)] = {}
     """Values that replace those of the model's config.json, such as `{num_hidden_layers: 4}`."""
     variants: VariantsSection = VariantsSection()
     """Axes of the job's matrix."""

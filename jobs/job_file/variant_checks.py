@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterator
 
-from jobs import quantizers
+from jobs import limits, quantizers
 from jobs.engines import ENGINES, ProcessLayout, engines_with
 from jobs.exporters import EXPORTERS
 from jobs.problems import Problem
 from jobs.targets import TARGETS, fp8_targets
 from jobs.variants import AXIS_DEFAULTS, Attention, Variant
+
+
+def _devices(variant: Variant) -> Problem | None:
+    if variant.device_count <= limits.MAX_DEVICES:
+        return None
+    message = f"{variant.device_count} devices are more than {limits.MAX_DEVICES}"
+    return Problem.of_variant(variant, "tp", "pp", message=message)
 
 
 def _exporter(variant: Variant) -> Problem | None:
@@ -68,6 +75,7 @@ def _attention(variant: Variant) -> Problem | None:
 
 
 VARIANT_CHECKS: tuple[Callable[[Variant], Problem | None], ...] = (
+    _devices,
     _exporter,
     quantizers.variant_problem,
     _target,

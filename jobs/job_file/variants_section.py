@@ -1,13 +1,26 @@
 """The section `variants` of a job file: the axes that are multiplied out, and the combinations that are left out."""
 
 from collections.abc import Collection
+from functools import cached_property
+from math import prod
 from typing import Annotated
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from jobs import limits
 from jobs.engines import ENGINES
 from jobs.exporters import EXPORTERS
-from jobs.field_types import AllowedNames, Count, Degree, OneOrMore, QuantizerName, Section, TargetName, ToolchainName
+from jobs.field_types import (
+    AllowedNames,
+    Degree,
+    Nodes,
+    OneOrMore,
+    QuantizerName,
+    Section,
+    TargetName,
+    Text,
+    ToolchainName,
+)
 from jobs.job_file.expansion import expand
 from jobs.toolchains import DEFAULT
 from jobs.variants import AXES, HALOCTL, IREE, Attention, KvCache, KvPrecision, Precision, Variant
@@ -20,7 +33,7 @@ ExporterName = Annotated[str, AfterValidator(EXPORTER_NAMES.validate), EXPORTER_
 class Exclusion(Section):
     """A rule that leaves out all variants that agree with every key it names."""
 
-    model: str | None = None
+    model: Text | None = None
     """A model as `model` names it, or the name that its variants begin with."""
     precision: Precision | None = None
     tp: Degree | None = None
@@ -30,7 +43,7 @@ class Exclusion(Section):
     kv_cache: KvCache | None = None
     kv_precision: KvPrecision | None = None
     engine: EngineName | None = None
-    nodes: Count | None = None
+    nodes: Nodes | None = None
     quantizer: QuantizerName | None = None
     exporter: ExporterName | None = None
     toolchain: ToolchainName | None = None
@@ -61,7 +74,7 @@ class VariantsSection(Section):
     """Number format of keys and values; `same` is that of activations."""
     engine: OneOrMore[EngineName] = [IREE]
     """What runs the model."""
-    nodes: OneOrMore[Count] = [1]
+    nodes: OneOrMore[Nodes] = [1]
     """Nodes that the devices are on, the same number on each; more than one is for the torch engines."""
     quantizer: OneOrMore[QuantizerName] = [HALOCTL]
     """What makes low-precision weights and scales."""
@@ -69,8 +82,18 @@ class VariantsSection(Section):
     """What makes a program of the model."""
     toolchain: OneOrMore[ToolchainName] = [DEFAULT]
     """Packages that stages run under, such as `iree-3.12`; `haloctl toolchains` lists them."""
-    exclude: list[Exclusion] = []
+    exclude: Annotated[list[Exclusion], Field(max_length=limits.MAX_EXCLUSIONS)] = []
     """Combinations to leave out, each by some of the keys above or by `model`, such as `{precision: fp8, tp: 8}`."""
+
+    @property
+    def combinations(self) -> int:
+        """The number of variants of one model, those that are left out included; nothing is expanded for it."""
+        return len(self.target) * prod(len(getattr(self, name)) for name in AXES)
+
+    @cached_property
+    def unnamed(self) -> list[Variant]:
+        """The variants that no model is named in, for checks of combinations."""
+        return self.of("")
 
     def of(self, model: str, aliases: Collection[str] = ()) -> list[Variant]:
         """Return a model's variants in the order of the matrix; exclusions name a model by one of its aliases."""

@@ -96,6 +96,10 @@ class Cell:
     torch_options: frozenset[str] = frozenset()  #: keys of the section `torch` that the variant's engine reads
 
 
+def _one_command(settings: Settings) -> int:
+    return 1
+
+
 def _always(cell: Cell) -> bool:
     return True
 
@@ -139,6 +143,7 @@ class Stage:
     own_toolchain: Callable[[Settings], str] = _default_toolchain  #: used when the variant's toolchain is not for it
     has_program: bool = True  #: it runs a program of workers.llm, whose source is part of its identity
     observe: Callable[[Settings, Observed], Iterator[Measurement]] = _observe_nothing  #: measures its processes
+    count_commands: Callable[[Settings], int] = _one_command  #: how many `commands` returns, without making them
     figure: Callable[[Medians, str], str] = _no_figure  #: what a passed cell shows, given the target; or empty
 
 

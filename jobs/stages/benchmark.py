@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.process_order import ProcessOrder, order_processes, report_name
+from jobs.process_order import ProcessOrder, count_processes, order_processes, report_name
 from jobs.stages.base import (
     INPUTS,
     OUTPUTS,
@@ -112,6 +112,11 @@ def ordered_entries(settings: Settings) -> list[tuple[TimedCall | TimedGeneratio
     return order_processes(
         entries, settings.get("processes", 1), ProcessOrder(settings.get("order", ProcessOrder.SEQUENTIAL))
     )
+
+
+def count_commands(settings: Settings) -> int:
+    """Return how many commands there are: a prefill, a decode step and perhaps generations of each workload."""
+    return count_processes(settings, 3 if settings.get("generations") else 2)
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
@@ -251,5 +256,6 @@ BENCHMARK = Stage(
     is_measured=True,
     needs_weights=True,
     observe=observe,
+    count_commands=count_commands,
     figure=latency_figure,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from jobs.process_order import ProcessOrder, order_processes, report_name
+from jobs.process_order import ProcessOrder, count_processes, order_processes, report_name
 from jobs.stages.base import OUTPUTS, Cell, Settings, Stage, latency_figure, needs_exclusive_node
 from jobs.stages.benchmark import sampling_settings
 from jobs.stages.generation_metrics import Generation, generation_measurements
@@ -47,6 +47,11 @@ def ordered_workloads(settings: Settings) -> list[tuple[TimedWorkload, int]]:
     """Return the workload of each process, with the process's number among those of that workload, as they run."""
     order = ProcessOrder(settings.get("order", ProcessOrder.SEQUENTIAL))
     return order_processes(workloads(settings), settings.get("processes", 1), order)
+
+
+def count_commands(settings: Settings) -> int:
+    """Return how many commands there are."""
+    return count_processes(settings, 1)
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
@@ -176,5 +181,6 @@ TORCH_BENCHMARK = Stage(
     artifacts={".json": "report", ".csv": "report"},
     is_measured=True,
     needs_weights=True,
+    count_commands=count_commands,
     figure=latency_figure,
 )

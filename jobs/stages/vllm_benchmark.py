@@ -23,6 +23,7 @@ from jobs.stages.benchmark import sampling_settings
 from jobs.stages.generation_metrics import Generation, generation_measurements
 from jobs.stages.torch_benchmark import (
     TimedWorkload,
+    count_commands,
     latency_measurements,
     ordered_workloads,
     read_reports,
@@ -107,5 +108,6 @@ VLLM_BENCHMARK = Stage(
     is_measured=True,
     needs_weights=True,
     observe=observe,
+    count_commands=count_commands,
     figure=latency_figure,
 )

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+MAX_NUMBER = 2**31 - 1  #: of counts, which databases hold in 32 bits
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
@@ -29,11 +31,18 @@ Since = Annotated[
     typer.Option("--since", help="From this date, time or age on: 2026-11-20, 2026-11-20T08:00, 90m, 12h, 7d."),
 ]
 Disturbed = Annotated[bool, typer.Option("--disturbed", help="Include runs that other processes disturbed.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", help="At most this many, newest first; 0 for all.", min=0)]
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", help="At most this many, newest first; 0 for all.", min=0, max=MAX_NUMBER)
+]
 
-Batch = Annotated[int | None, typer.Option("--batch", help="The workload's batch size.", min=1)]
-PromptTokens = Annotated[int | None, typer.Option("--prompt-tokens", help="The workload's prompt length.", min=1)]
-NewTokens = Annotated[int | None, typer.Option("--new-tokens", help="Tokens generated for each prompt.", min=1)]
+Batch = Annotated[int | None, typer.Option("--batch", help="The workload's batch size.", min=1, max=MAX_NUMBER)]
+PromptTokens = Annotated[
+    int | None, typer.Option("--prompt-tokens", help="The workload's prompt length.", min=1, max=MAX_NUMBER)
+]
+NewTokens = Annotated[
+    int | None, typer.Option("--new-tokens", help="Tokens generated for each prompt.", min=1, max=MAX_NUMBER)
+]
 DefaultTp = Annotated[
-    int, typer.Option("--tp", help="Tensor parallelism of variants whose names don't contain it.", min=1)
+    int,
+    typer.Option("--tp", help="Tensor parallelism of variants whose names don't contain it.", min=1, max=MAX_NUMBER),
 ]

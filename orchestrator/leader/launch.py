@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from db.schema.ids import task_of
 from db.store import NewAttempt
 from jobs.errors import Unreachable
-from jobs.exporters import stage_of
+from jobs.exporters import commands_of
 from jobs.state import Failure, FailureKind
 from jobs.task import Attempt
 from orchestrator.leader.backoff import TaskBackoff
@@ -83,7 +83,7 @@ def new_attempt(start: Start, cache: OutputCache, model_files: Mapping[str, str]
         epoch=task.epoch + 1,
         stage=task.stage,
         settings=task.settings,
-        commands=tuple(stage_of(task.stage, task.settings).commands(task.settings, toolchain)),
+        commands=tuple(commands_of(task.stage, task.settings, toolchain)),
         inputs=cache.inputs_of(task),
         places=start.places,
         timeout_s=task.timeout_s,

@@ -13,7 +13,7 @@ from jobs.input_files import InputFile
 from jobs.job_file.files import with_files
 from jobs.job_file.job_checks import job_problem
 from jobs.job_file.spec import JobSpec
-from jobs.models import ModelSource, resolve
+from jobs.models import ModelSource, resolve, resolve_path, shorten
 from jobs.problems import Key, Problem
 from jobs.toolchain_table import TOOLCHAINS
 from jobs.toolchains import ToolchainSpec
@@ -42,14 +42,17 @@ def recipes() -> tuple[str, ...]:
 
 def find(name: str) -> Path:
     """Return the file that a user means by `name`: a file's path or a recipe's name."""
-    path = Path(name)
-    if path.is_file():
-        return path
-    if name in recipes():
+    if name in recipes() and not Path(name).is_file():
         return RECIPES / f"{name}.yaml"
+    try:
+        path = resolve_path(name, Path.cwd())
+    except ValueError as error:
+        raise JobFileError(shorten(name), None, "", str(error)) from error
+    if path.is_file():
+        return Path(name)
     if path.is_dir():
         raise JobFileError(name, None, "", "is a folder; give a job file")
-    raise UnknownRecipe(name, recipes())
+    raise UnknownRecipe(shorten(name), recipes())
 
 
 def load(name: str, toolchains: Mapping[str, ToolchainSpec] = TOOLCHAINS) -> JobFile:
@@ -89,7 +92,10 @@ def _with_absolute_paths(document: YamlDocument, spec: JobSpec) -> JobSpec:
     """Return the spec with the absolute path of each file that it names; refuses a file that does not exist."""
 
     def absolute(key: Key, file: InputFile) -> InputFile:
-        path = (document.path.parent / Path(file.path).expanduser()).resolve()
+        try:
+            path = resolve_path(file.path, document.path.parent)
+        except ValueError as error:
+            raise document.error(key, str(error)) from error
         if not path.is_file():
             raise document.error(key, f"the file {path} does not exist")
         return replace(file, path=str(path))
@@ -115,7 +121,7 @@ def _message(key: Key, kind: str, message: str, value: object) -> str:
     if kind == "missing":
         return "is missing"
     text = as_clause(message)
-    return text if isinstance(value, dict | list) else f"{text}, not {value!r}"
+    return text if isinstance(value, dict | list) else f"{text}, not {shorten(repr(value))}"
 
 
 def _keys_at(key: Key) -> list[str]:

@@ -32,6 +32,8 @@ from workers.inputs.planned_inputs import READERS
 
 CHECK_TIMEOUT_S = 600.0  #: a hub model's config, tokenizer and headers may have to be fetched first
 CONFIG = "config.json"  #: its content is part of a model's digest as it is after overrides
+REFUSED_EXIT_CODE = 2  #: of the check, for a model that can't be used
+CHECK_FAILED = "the check of the model ended with an error"
 
 
 def inspect_model(file: JobFile, source: ModelSource, toolchain: Toolchain, cache: Path) -> Model:
@@ -162,12 +164,22 @@ def _files(source: ModelSource) -> list[tuple[str, str]]:
 def _run(command: Command, file: JobFile, source: ModelSource) -> dict[str, Any]:
     argv, env = resolve_command(command)
     try:
-        process = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False)
+        process = subprocess.run(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise _unreadable(file, source, f"could not be read within {CHECK_TIMEOUT_S:.0f} s") from error
     if process.returncode != 0:
-        last = (process.stderr.strip().splitlines() or ["the check printed nothing"])[-1]
-        raise _unreadable(file, source, last.removeprefix("error: "))
+        last = (process.stderr.strip().splitlines() or ["it printed nothing"])[-1].removeprefix("error: ")
+        is_refusal = process.returncode == REFUSED_EXIT_CODE
+        raise _unreadable(file, source, last if is_refusal else f"{CHECK_FAILED} ({process.returncode}): {last}")
     facts: dict[str, Any] = json.loads(process.stdout)
     return facts
 

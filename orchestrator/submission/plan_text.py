@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from jobs.exporters import stage_of
+from jobs.exporters import commands_of
 from jobs.masking import mask_userinfo
 from jobs.plan import Plan, PlannedTask
 from jobs.toolchains import DEFAULT, Toolchain
@@ -47,7 +47,7 @@ def argv_of(task: PlannedTask, toolchain: Toolchain) -> list[tuple[str, ...]]:
     """Return the argv of each command; under a toolchain other than the default, flags have their newest names."""
     if task.toolchain != DEFAULT:
         toolchain = replace(toolchain, compiler_flags=frozenset())
-    return [command.argv for command in stage_of(task.stage, task.settings).commands(task.settings, toolchain)]
+    return [command.argv for command in commands_of(task.stage, task.settings, toolchain)]
 
 
 def dry_run_json(prepared: PreparedJob) -> dict[str, Any]:

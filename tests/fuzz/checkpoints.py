@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.models import SHIPPED
-from tests.fuzz.harness import REFUSED, Case
+from tests.fuzz.harness import Case
 from tests.fuzz.nasty_values import JSON_VALUES
 
 TINY = SHIPPED / "tiny-llama"
@@ -155,6 +155,22 @@ def _without_weights(files: Mapping[str, str | bytes]) -> dict[str, str | bytes]
     return {**files, "model.safetensors": b""}
 
 
+#: What an index of shards has in place of the file of each tensor.
+MAPS: dict[str, Any] = {
+    "null": None,
+    "a list": [],
+    "a number": 1,
+    "of numbers": {"a": 1},
+    "of lists": {"a": []},
+    "of a path upwards": {"a": "../x"},
+    "of a path": {"a": "/etc/passwd"},
+    "of a NUL": {"a": "a\0b"},
+    "of an over-long name": {"a": "x" * 5000},
+    "empty": {},
+    "of dots": {"a": ".."},
+    "of a mix": {"a": "b", "c": 1},
+}
+
 #: Files in place of those of the shipped model.
 ODD_FILES: dict[str, Callable[[], Mapping[str, str | bytes]]] = {
     **{
@@ -200,20 +216,7 @@ ODD_FILES: dict[str, Callable[[], Mapping[str, str | bytes]]] = {
     },
     **{
         f"an index whose map is {what}": lambda value=value: _without_weights(_index(value))  # type: ignore[misc]
-        for what, value in {
-            "null": None,
-            "a list": [],
-            "a number": 1,
-            "of numbers": {"a": 1},
-            "of lists": {"a": []},
-            "of a path upwards": {"a": "../x"},
-            "of a path": {"a": "/etc/passwd"},
-            "of a NUL": {"a": "a\0b"},
-            "of an over-long name": {"a": "x" * 5000},
-            "empty": {},
-            "of dots": {"a": ".."},
-            "of a mix": {"a": "b", "c": 1},
-        }.items()
+        for what, value in MAPS.items()
     },
     "a pickle": lambda: {"model.safetensors": b"", "pytorch_model.bin": b"\x80\x04c" + b"os\nsystem\n"},
 }
@@ -252,19 +255,21 @@ def _sparse(name: str, size_bytes: int) -> Callable[[Path], None]:
     return prepare
 
 
+ODDITIES: dict[str, Callable[[str], Callable[[Path], None]]] = {
+    "a pipe": _fifo,
+    "a folder": _folder,
+    "a link loop": lambda name: _link(name, name),
+    "a link to nothing": lambda name: _link(name, "nowhere"),
+    "a link to a device": lambda name: _link(name, "/dev/zero"),
+    "a link to a process's memory": lambda name: _link(name, "/proc/self/mem"),
+    "10 GB of nothing": lambda name: _sparse(name, 10 << 30),
+}
+
 #: Folders in which something is no plain file.
 ODD_FOLDERS: dict[str, Callable[[Path], None]] = {
     f"{file} is {what}": make(file)
     for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-    for what, make in {
-        "a pipe": _fifo,
-        "a folder": _folder,
-        "a link loop": lambda name: _link(name, name),
-        "a link to nothing": lambda name: _link(name, "nowhere"),
-        "a link to a device": lambda name: _link(name, "/dev/zero"),
-        "a link to a process's memory": lambda name: _link(name, "/proc/self/mem"),
-        "10 GB of nothing": lambda name: _sparse(name, 10 << 30),
-    }.items()
+    for what, make in ODDITIES.items()
 }
 
 #: Checkpoints that bring code along.
@@ -287,5 +292,3 @@ EVIL: dict[str, Mapping[str, str | bytes]] = {
         ("another repository", "tokenizer_config.json", {}, {"AutoTokenizer": ["x/y--evil.Evil", None]}),
     )
 }
-
-__all__ = ["EVIL", "REFUSED", "cases"]

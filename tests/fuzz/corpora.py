@@ -15,7 +15,7 @@ CORPORA: dict[str, Callable[[random.Random], Iterator[Case]]] = {
 }
 
 #: How many cases of each corpus `make test` runs, spread over all of them.
-SLICES = {"job files": 120, "checkpoints": 30, "command lines": 30}
+SLICES = {"job files": 70, "checkpoints": 20, "command lines": 30}
 
 
 def cases_of(corpus: str) -> list[Case]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+from orchestrator.submission.model_check import CHECK_FAILED
 from tests.acceptance.haloctl import LEFT_OUT, ROOT
 from tests.fuzz import fork_server
 
@@ -63,7 +64,7 @@ def fault(case: Case, result: Result) -> str:
         return f"ran longer than {CASE_TIMEOUT_S:g} s"
     if TRACEBACK in result.err:
         return f"a traceback: {result.err.strip().splitlines()[-1][:300]}"
-    if "MemoryError" in result.err or result.code < 0:
+    if "MemoryError" in result.err or CHECK_FAILED in result.err or result.code < 0:
         return f"ended with {result.code}: {result.err[-300:]}"
     if result.code not in case.codes:
         expected = " or ".join(map(str, sorted(case.codes)))
@@ -151,7 +152,7 @@ class Harness:
         }
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             answer = _ask(self._commands, request, [out.fileno(), err.fileno()])
-            texts = [_beginning_and_end(stream) for stream in (out, err)]
+            texts = (_beginning_and_end(out), _beginning_and_end(err))
         return Result(answer["code"], *texts, answer["wall_s"], answer["peak_bytes"], answer["has_hung"])
 
 
@@ -188,7 +189,7 @@ def harness(folder: Path, **variables: str) -> Iterator[Harness]:
         servers = {"checks": CHECK_MODULES, "commands": COMMAND_MODULES}
         started = {name: _start_server(sockets / name, modules) for name, modules in servers.items()}
         for process in started.values():
-            stack.callback(process.wait)
+            stack.enter_context(process)
             stack.callback(process.kill)
         for name, process in started.items():
             assert process.stdout is not None

@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ def cases(chance: random.Random) -> Iterator[Case]:
             yield submit_case(f"{'.'.join(key)} is {what}", with_value(key, value), is_dry=chance.random() < 0.5)
     for what, text in BOMBS.items():
         yield submit_case(what, text, codes=REFUSED, max_wall_s=MAX_REFUSAL_S)
-    for what, text in TEXTS.items():
-        yield submit_case(what, text)
+    for what, content in TEXTS.items():
+        yield submit_case(what, content)
     for number in range(MUTATIONS):
         yield submit_case(f"mutation {number}", mutated(chance))
 
@@ -100,9 +101,7 @@ def _aliases(depth: int, width: int) -> str:
 
 
 def _every_axis() -> Mapping[str, Any]:
-    values: dict[str, Any] = {
-        name: [value.value for value in kind] for name, kind in AXES.items() if hasattr(kind, "__iter__")
-    }  # type: ignore[attr-defined]
+    values = {name: [value.value for value in kind] for name, kind in AXES.items() if issubclass(kind, StrEnum)}
     return {
         **values,
         "target": ["cpu", "mi300x", "mi325x", "mi350x", "h100", "h200"],

@@ -35,7 +35,7 @@ def bisect(
         str | None, typer.Option("--variant", help="A variant of the job; its first by default.")
     ] = None,
     rounds: Annotated[
-        int, typer.Option("--rounds", help="At most this many pairs of measurements for a verdict.", min=1)
+        int, typer.Option("--rounds", help="At most this many pairs of measurements for a verdict.", min=1, max=1000)
     ] = 12,
     json: options.Json = False,
 ) -> None:

@@ -32,7 +32,11 @@ def results(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", help=f"At most this many, newest first; 0 for all. Tables: {MAX_TABLE_ROWS}.", min=0
+            "--limit",
+            "-n",
+            help=f"At most this many, newest first; 0 for all. Tables: {MAX_TABLE_ROWS}.",
+            min=0,
+            max=options.MAX_NUMBER,
         ),
     ] = None,
     pivot: Annotated[
@@ -40,7 +44,13 @@ def results(
         typer.Option("--pivot", help="A column for each date, week, month, toolchain, engine, node, device or job."),
     ] = None,
     columns: Annotated[
-        int, typer.Option("--columns", help="With --pivot: at most this many columns, the newest; 0 for all.", min=0)
+        int,
+        typer.Option(
+            "--columns",
+            help="With --pivot: at most this many columns, the newest; 0 for all.",
+            min=0,
+            max=options.MAX_NUMBER,
+        ),
     ] = 6,
     group: Annotated[
         str | None, typer.Option("--group", help="Summarize by variant, model,node, ...; an unknown one lists all.")

@@ -109,7 +109,7 @@ def test_a_bad_job_file_is_refused_with_line_and_key(haloctl: Haloctl, name: str
 
 def test_a_binary_file_is_refused(haloctl: Haloctl) -> None:
     done = haloctl.run("submit", str(TINY / "model.safetensors"))
-    assert_refused(haloctl, done, "model.safetensors", "is larger than 1 MiB: give a job file")
+    assert_refused(haloctl, done, "model.safetensors", "is larger than 256 KiB: give a job file")
 
 
 def test_a_folder_is_refused(haloctl: Haloctl) -> None:

@@ -1,7 +1,7 @@
 """Finding a model by name: its config and its files. Nothing here reads a weight."""
 
 import difflib
-import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,11 @@ from transformers.utils import cached_file
 
 from jobs.models import ModelKind, ModelSource, resolve, shape_file
 from workers.llm.command_line import BadInput
+from workers.llm.models.config_limits import config_problem, without_code
+from workers.llm.models.json_files import expect_small_file, read_json_object
 
+QUANTIZATION = "quantization_config"
+SHARD = re.compile(r"[\w-][\w.-]{0,199}\.safetensors", re.ASCII)
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 TOKENIZER_FILES = (
@@ -64,7 +68,7 @@ def load_model(text: str, revision: str | None, overrides: dict[str, Any], with_
 
 def read_config(path: Path, overrides: dict[str, Any]) -> Any:
     """Read a config.json and apply `overrides`. Raises BadInput for keys that the config class does not know."""
-    values = _read_json(path)
+    values = without_code(read_json_object(path))
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
         raise BadInput(f"{path} has no model_type: a config.json in Hugging Face layout is needed")
@@ -74,18 +78,6 @@ def read_config(path: Path, overrides: dict[str, Any]) -> Any:
         raise BadInput(f"{path}: transformers does not know the model type {model_type!r}") from None
     _check_keys(overrides, {*defaults, *values, ROPE_THETA})
     return _make_config(path, model_type, _apply_overrides(values, overrides))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text())
-    except OSError as problem:
-        raise BadInput(f"{path} cannot be read: {problem.strerror}") from None
-    except ValueError as problem:
-        raise BadInput(f"{path} is not valid JSON: {problem}") from None
-    if not isinstance(values, dict):
-        raise BadInput(f"{path} is not a JSON object")
-    return values
 
 
 def _check_keys(overrides: dict[str, Any], known: set[str]) -> None:
@@ -106,6 +98,10 @@ def _apply_overrides(values: dict[str, Any], overrides: dict[str, Any]) -> dict[
 
 
 def _make_config(path: Path, model_type: str, values: dict[str, Any]) -> Any:
+    if problem := config_problem(values):
+        raise BadInput(f"{path}: {problem}")
+    if not isinstance(values.get(QUANTIZATION, {}), dict | None):
+        raise BadInput(f"{path}: {QUANTIZATION} should be an object")
     fields = {key: value for key, value in values.items() if key not in ("model_type", "transformers_version")}
     try:
         return AutoConfig.for_model(model_type, **fields)
@@ -121,8 +117,7 @@ def fetch(hub_id: str, revision: str | None, with_weights: bool) -> Path:
         _cached(hub_id, name, revision)
     if with_weights and _cached(hub_id, SINGLE_FILE, revision) is None:
         index = _cached(hub_id, INDEX_FILE, revision)
-        shards = _read_json(index).get("weight_map", {}).values() if index else []
-        for name in sorted(set(shards)):
+        for name in shard_names(index) if index else []:
             _cached(hub_id, name, revision, required=True)
     return config.parent
 
@@ -136,13 +131,29 @@ def _cached(hub_id: str, name: str, revision: str | None, required: bool = False
     return Path(path) if path else None
 
 
+def shard_names(index: Path) -> list[str]:
+    """Return the files that an index names, each of which is beside it. Raises BadInput."""
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise BadInput(f"{index} is not a valid index: it has no weight_map of file names; fetch the file again")
+    for name in weight_map.values():
+        if not SHARD.fullmatch(name):
+            raise BadInput(f"{index} names {name[:100]!r}, which is not a safetensors file beside it")
+    return sorted(set(weight_map.values()))
+
+
 def load_tokenizer(model: LocalModel) -> Any:
     """Load the model's tokenizer. Raises BadInput when it is missing, unreadable or larger than the vocabulary."""
     if model.folder is None:
         raise BadInput(f"{model.source.text} is a shape: it has no tokenizer")
+    for name in TOKENIZER_FILES:
+        if (model.folder / name).exists():
+            expect_small_file(model.folder / name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model.folder)
+        tokenizer = AutoTokenizer.from_pretrained(model.folder, trust_remote_code=False)
     except Exception as problem:  # tokenizers raises plain Exception on a broken file
+        if "trust_remote_code" in str(problem):
+            raise BadInput(f"the tokenizer in {model.folder} is code of its own (auto_map), which is not run") from None
         first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise BadInput(f"the tokenizer in {model.folder} cannot be loaded: {first}") from None
     if len(tokenizer) > model.config.vocab_size:

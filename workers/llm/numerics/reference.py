@@ -26,7 +26,12 @@ def load_weights(model: LocalModel, **options: Any) -> Any:
         raise BadInput(f"{model.source.text} is a shape: it has no weights to run; name a model that has")
     try:
         loaded, info = AutoModelForCausalLM.from_pretrained(
-            model.folder, config=model.config, output_loading_info=True, **options
+            model.folder,
+            config=model.config,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            **options,
         )
     except (OSError, SafetensorError, RuntimeError) as problem:
         raise BadInput(f"the weights in {model.folder} cannot be loaded: {problem}") from None

@@ -23,7 +23,9 @@ def load_dequantized(model: LocalModel) -> Any:
     stored = {name: tensor for file in weight_files(model.folder) for name, tensor in load_file(file).items()}
     config = copy.deepcopy(model.config)
     delattr(config, KEY)
-    loaded: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    loaded: Any = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
+    )
     missing, _ = loaded.load_state_dict(_dequantize(stored), strict=False)
     tied = set(getattr(loaded, "all_tied_weights_keys", None) or ())
     lacking = sorted(set(missing) - tied)

@@ -4,7 +4,6 @@ Headers are checked before anything relies on them. Bytes are read with plain re
 pages would count as this process's memory until they are those of the whole model.
 """
 
-import json
 import math
 import struct
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,8 @@ import numpy as np
 import torch
 
 from workers.llm.command_line import BadInput
-from workers.llm.models.model_source import INDEX_FILE, SINGLE_FILE
+from workers.llm.models.json_files import parse_json_object
+from workers.llm.models.model_source import INDEX_FILE, SINGLE_FILE, shard_names
 from workers.llm.sharding.split_styles import Shape
 from workers.llm.weights.stored_names import stored_as
 
@@ -89,13 +89,8 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / SINGLE_FILE]
     if not index.is_file():
         raise BadInput(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: weights in safetensors are needed")
-    try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as problem:
-        raise BadInput(f"{index} is not a valid index ({problem}): fetch the file again") from None
+    names = shard_names(index)
     for name in names:
-        if Path(name).name != name:
-            raise BadInput(f"{index} names {name!r}, which is not a file beside it")
         if not (folder / name).is_file():
             raise BadInput(f"{index} names {name}, which is missing: fetch it")
     return [folder / name for name in names]
@@ -118,9 +113,9 @@ def read_header(file: Path) -> list[StoredTensor]:
             )
         text = stream.read(length)
     try:
-        entries = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
+        entries = {name: entry for name, entry in parse_json_object(text).items() if name != "__metadata__"}
         tensors = [_stored(file, name, entry, 8 + length) for name, entry in entries.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise BadInput(
             f"the header of {file} is corrupt ({type(problem).__name__}: {problem}); fetch it again"
         ) from None

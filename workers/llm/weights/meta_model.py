@@ -28,17 +28,27 @@ def build_meta_model(config: Any, dtype: torch.dtype, attention: str, mode: Fake
     try:
         with mode:
             model: nn.Module = AutoModelForCausalLM.from_config(
-                config, dtype=dtype, attn_implementation=kernel, experts_implementation=experts.IMPLEMENTATION
+                config,
+                dtype=dtype,
+                attn_implementation=kernel,
+                experts_implementation=experts.IMPLEMENTATION,
+                trust_remote_code=False,
             )
-    except ValueError as problem:
-        raise BadInput(f"transformers cannot build this {config.model_type} with {attention}: {problem}") from None
+        _compute_buffers(model, config, dtype)
+    except Exception as problem:  # modules raise errors of many types where numbers of the config don't fit
+        reason = f"{type(problem).__name__}: {problem}"
+        raise BadInput(f"transformers cannot build this {config.model_type} with {attention}: {reason}") from None
+    return model.eval()
+
+
+def _compute_buffers(model: nn.Module, config: Any, dtype: torch.dtype) -> None:
+    """Replace the buffers that modules compute from the config by real ones."""
     for name, module in list(model.named_modules()):
         if hasattr(module, "scalar_embed_scale"):
             module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=dtype)
         elif module._non_persistent_buffers_set:
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, type(module)(config=config))
-    return model.eval()
 
 
 def parameter_shapes(model: nn.Module) -> dict[str, Shape]:
