@@ -204,7 +204,7 @@ def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, tor
         (quantize_a_tensor, "is of type I8; known are F64, F32, F16, BF16"),
         (lose_the_weights, "has neither model.safetensors nor model.safetensors.index.json"),
         (name_a_shard_that_is_missing, "names model-00002-of-00002.safetensors, which is missing"),
-        (name_a_shard_elsewhere, "which is not a file beside it"),
+        (name_a_shard_elsewhere, "which is not a safetensors file beside it"),
         (enlarge_the_tokenizer, r"has 3\d\d tokens, but the model embeds only 256 \(vocab_size\)"),
         (break_the_tokenizer, "the tokenizer in .* cannot be loaded"),
     ],
