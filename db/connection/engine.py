@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, Engine, Text, create_engine, event, func
 from db.connection import schema_version
 from db.connection.change_monitor import CHANNEL, ChangeMonitor, PostgresChangeMonitor, SqliteChangeMonitor
 from db.connection.errors import BUSY_TIMEOUT_S, display_name, parse, translate_errors
-from db.connection.leader_lock import AdvisoryLeaderLock, FileLeaderLock, LeaderLock
+from db.connection.process_lock import COLLECTOR, LEADER, AdvisoryProcessLock, FileProcessLock, LockName, ProcessLock
 from db.schema.tables import SCHEMA, to_json
 from jobs.errors import DatabaseUnreachable
 
@@ -77,11 +77,18 @@ class Database:
             cursor.execute("PRAGMA data_version")
             return cursor.fetchone()
 
-    def leader_lock(self) -> LeaderLock:
+    def leader_lock(self) -> ProcessLock:
         """Return the lock that the leader, the process that drives jobs, holds."""
+        return self._lock(LEADER)
+
+    def collector_lock(self) -> ProcessLock:
+        """Return the lock that the process holds that removes artifacts."""
+        return self._lock(COLLECTOR)
+
+    def _lock(self, name: LockName) -> ProcessLock:
         if self.url.drivername == "sqlite":
-            return FileLeaderLock(Path(f"{self.url.database}.leader"))
-        return AdvisoryLeaderLock(self._engine)
+            return FileProcessLock(Path(f"{self.url.database}.{name.ending}"))
+        return AdvisoryProcessLock(self._engine, name.key)
 
     def close(self) -> None:
         """Close every connection."""

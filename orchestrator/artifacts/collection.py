@@ -37,7 +37,10 @@ def unreferenced(stored: Iterable[Stored], kept: ReferencedFiles, now: datetime)
 def collect(
     store: ArtifactStore, read_kept: Callable[[], ReferencedFiles], now: datetime, *, is_dry: bool = False
 ) -> CollectionResult:
-    """Remove the unreferenced files, after reading the references again under the store's removal lock."""
+    """Remove the unreferenced files, after reading the references again while they have tombstones.
+
+    `now` is the time by the store's clock: this machine's may differ from the one that gave files their times.
+    """
     kept = read_kept()
     files = sorted(unreferenced(store.stored(), kept, now), key=lambda file: file.sha256)
     if not is_dry:
@@ -50,8 +53,7 @@ def collect(
 def _remove(
     store: ArtifactStore, files: Sequence[Stored], read_kept: Callable[[], ReferencedFiles], now: datetime
 ) -> Iterator[Stored]:
-    with store.removal([file.sha256 for file in files], now - MIN_AGE) as unused:
-        kept = read_kept()
-        for file in unreferenced((file for file in files if file.sha256 in unused), kept, now):
-            store.delete(file.sha256)
-            yield file
+    with store.removal([file.sha256 for file in files], now - MIN_AGE) as removal:
+        for file in unreferenced(files, read_kept(), now):
+            if removal.delete(file.sha256):
+                yield file

@@ -120,12 +120,12 @@ class OutputCache:
         return self.store.record_cache_hits(hits) if hits else set()
 
     def _find_hits(self, tasks: Iterable[OpenTask]) -> list[CacheHit]:
-        """Find the tasks for whose digest an earlier one is done, and whose files the store has."""
+        """Find the tasks for whose digest an earlier one is done, and whose files the store has and keeps for them."""
         cacheable = [task for task in tasks if task.reuse and task.id in self._digests]
         if not cacheable:
             return []
         cached = self.store.find_all_cached({self.digest_of(task) for task in cacheable})
-        missing = self.artifacts.missing(artifact for earlier in cached.values() for artifact in earlier.artifacts)
+        missing = self.artifacts.use(artifact for earlier in cached.values() for artifact in earlier.artifacts)
         return [
             CacheHit(task.id, digest, cached[digest].task)
             for task in cacheable

@@ -25,7 +25,7 @@ class Soundness(StrEnum):
 class Marker(StrEnum):
     """A marker of an artifact: an empty file in a folder of the store that has the marker's value as its name."""
 
-    USED = "used"  #: somebody has just published it, whether it was there before or not
+    USED = "used"  #: somebody has just published it, whether it was there before or not, or counts on it from now on
     TOMBSTONE = "doomed"  #: it is about to be removed
 
 
@@ -78,8 +78,11 @@ class Backend(Protocol):
     def links(self, artifact: Artifact) -> tuple[str, ...]:
         """Return a path, or URLs, that people can open; the contents of several follow one another."""
 
-    def set_marker(self, marker: Marker, sha256: str) -> None:
-        """Set a marker, with the current time."""
+    def clock(self) -> datetime:
+        """Return the time by the clock that the times of files and markers are of."""
+
+    def set_markers(self, marker: Marker, digests: Iterable[str]) -> None:
+        """Set a marker of each file, with the current time."""
 
     def marker_time(self, marker: Marker, sha256: str) -> datetime | None:
         """Return when a marker was last set, or None."""

@@ -16,7 +16,7 @@ from workers.artifacts.streams import BLOCK_BYTES, read_blocks, try_hard_link
 from workers.artifacts.verification_cache import VerificationCache
 
 BLOCK_OF_FILE_SYSTEM = 4096  #: bytes
-FILES, PARTS, ASIDE = "sha256", "incoming", "damaged"
+FILES, PARTS, ASIDE, CLOCK = "sha256", "incoming", "damaged", ".clock"
 
 
 class FolderBackend:
@@ -138,17 +138,24 @@ class FolderBackend:
             raise self._lost(artifact, Soundness.MISSING)
         return (str(self.path(artifact.sha256)),)
 
-    def set_marker(self, marker: Marker, sha256: str) -> None:
-        """Touch an empty file, whose time is the marker's."""
+    def clock(self) -> datetime:
+        """Touch a file, and return its time: a file server has a clock of its own."""
         self._expect_root()
-        file = self._marker_path(marker, sha256)
-        file.parent.mkdir(exist_ok=True)
+        file = self.root / CLOCK
         file.touch()
+        return _mtime_of(file)
+
+    def set_markers(self, marker: Marker, digests: Iterable[str]) -> None:
+        """Touch empty files, whose times are the markers'."""
+        self._expect_root()
+        (self.root / marker).mkdir(exist_ok=True)
+        for sha256 in digests:
+            self._marker_path(marker, sha256).touch()
 
     def marker_time(self, marker: Marker, sha256: str) -> datetime | None:
         """Return the time of the marker's file."""
         with suppress(FileNotFoundError):
-            return _utc(self._marker_path(marker, sha256).stat().st_mtime)
+            return _mtime_of(self._marker_path(marker, sha256))
         return None
 
     def marker_times(self, marker: Marker) -> dict[str, datetime]:
@@ -220,6 +227,12 @@ class FolderBackend:
 
 def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def _mtime_of(file: Path) -> datetime:
+    """Return a file's time; opened, because NFS asks its server then and may remember an earlier answer otherwise."""
+    with file.open("rb") as opened:
+        return _utc(os.fstat(opened.fileno()).st_mtime)
 
 
 def _mtimes_in(folder: Path) -> Iterator[tuple[str, float]]:

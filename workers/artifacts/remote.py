@@ -21,7 +21,7 @@ from workers.artifacts.parts import ByteRange, Limits, Manifest, byte_ranges, pa
 from workers.artifacts.streams import prefetch
 from workers.artifacts.verification_cache import VerificationCache
 
-FILES, PARTS, ASIDE = "sha256", "parts", "damaged"
+FILES, PARTS, ASIDE, CLOCK = "sha256", "parts", "damaged", ".clock"
 NONEXISTENT = "0" * 64  #: the digest of nothing
 MANIFEST_ENDING = ".parts"
 TRANSFER_THREADS = 4  #: concurrent transfers of one file
@@ -58,7 +58,7 @@ class RemoteBackend:
 
     def try_to_write(self) -> None:
         """Write a marker of what no store has."""
-        self.set_marker(Marker.USED, NONEXISTENT)
+        self.set_markers(Marker.USED, [NONEXISTENT])
         self.clear_marker(Marker.USED, NONEXISTENT)
 
     def publish(self, file: Path, artifact: Artifact, *, may_link: bool) -> None:
@@ -122,9 +122,16 @@ class RemoteBackend:
             raise self._lost(artifact, Soundness.MISSING)
         return tuple(self._objects.link(name, LINK_LIFETIME_S) for name, _ in self._content(artifact))
 
-    def set_marker(self, marker: Marker, sha256: str) -> None:
-        """Write a tiny object, whose time is the marker's."""
-        self._objects.write(f"{marker}/{expect_sha256(sha256)}", b"-")
+    def clock(self) -> datetime:
+        """Write a tiny object, and return its time."""
+        self._objects.write(CLOCK, b"-")
+        return file_systems.modified_at(self._objects.info(CLOCK) or {})
+
+    def set_markers(self, marker: Marker, digests: Iterable[str]) -> None:
+        """Write tiny objects, whose times are the markers'."""
+        names = [f"{marker}/{expect_sha256(sha256)}" for sha256 in digests]
+        with ThreadPoolExecutor(LOOKUP_THREADS) as pool:
+            list(pool.map(lambda name: self._objects.write(name, b"-"), names))
 
     def marker_time(self, marker: Marker, sha256: str) -> datetime | None:
         """Return the time of the marker's object."""

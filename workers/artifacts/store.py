@@ -4,8 +4,8 @@ import errno
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +22,7 @@ NONEXISTENT = Artifact("nothing", "", "0" * 64, -1)  #: what no store has
 READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 POLL_S = 0.2  #: between two checks whether a tombstone is gone
 TOMBSTONE_LIFETIME = timedelta(minutes=10)  #: an older one was left by a collector that was killed
+REMOVAL_LIFETIME = TOMBSTONE_LIFETIME / 2  #: a collector that took longer removes nothing: others go on soon after
 
 
 class ArtifactStore:
@@ -67,7 +68,7 @@ class ArtifactStore:
         """
         artifact = Artifact(name or file.name, kind, sha256_of(file), file.stat().st_size)
         with self._faults():
-            self._backend.set_marker(Marker.USED, artifact.sha256)
+            self._backend.set_markers(Marker.USED, [artifact.sha256])
             self._wait_for_removal(artifact.sha256)
             self._backend.publish(file, artifact, may_link=may_link)
         return artifact
@@ -83,6 +84,24 @@ class ArtifactStore:
     def missing(self, artifacts: Iterable[Artifact]) -> set[Artifact]:
         """Return the artifacts that are not stored with the right size; many are looked up at once."""
         return self._backend.missing(set(artifacts))
+
+    def use(self, artifacts: Iterable[Artifact]) -> set[Artifact]:
+        """Note that somebody counts on artifacts from now on; return those that are not stored, or are being removed.
+
+        Those that are not returned stay for as long as `removal` regards a use as recent.
+        """
+        artifacts = set(artifacts)
+        if not artifacts:
+            return set()
+        with self._faults():
+            self._backend.set_markers(Marker.USED, {artifact.sha256 for artifact in artifacts})
+            tombstones = self._tombstones()
+        return self.missing(artifacts) | {artifact for artifact in artifacts if artifact.sha256 in tombstones}
+
+    def clock(self) -> datetime:
+        """Return the time by the store's clock, which gives files and their uses their times."""
+        with self._faults():
+            return self._backend.clock()
 
     def check(self, artifact: Artifact) -> Soundness:
         """Read all of an artifact where it lies. A damaged one is moved aside, so that it is missing from then on."""
@@ -144,26 +163,21 @@ class ArtifactStore:
             yield replace(stored, touched_at=max(stored.touched_at, used.get(stored.sha256, stored.touched_at)))
 
     @contextmanager
-    def removal(self, digests: Collection[str], before: datetime) -> Iterator[list[str]]:
-        """A context in which nobody publishes any of these files; yields those not published since `before`.
+    def removal(self, digests: Collection[str], before: datetime) -> Iterator["Removal"]:
+        """A context in which files may be removed: those that nobody has published or counted on since `before`.
 
-        A publisher sets its marker first and then looks for tombstones; a removal does the same the other way round.
+        Whoever publishes or uses a file sets its marker first and then looks for tombstones; a removal does the same
+        the other way round, so that one of the two sees the other. For one collector at a time.
         """
-        for sha256 in digests:
-            self._backend.set_marker(Marker.TOMBSTONE, sha256)
+        self._backend.set_markers(Marker.TOMBSTONE, digests)
+        expires_s = time.monotonic() + REMOVAL_LIFETIME.total_seconds()
         try:
-            yield [
-                sha256
-                for sha256 in digests
-                if (used_at := self._backend.marker_time(Marker.USED, sha256)) is None or used_at < before
-            ]
+            used = {sha256: self._backend.marker_time(Marker.USED, sha256) for sha256 in digests}
+            unused = [sha256 for sha256, used_at in used.items() if used_at is None or used_at < before]
+            yield Removal(self._backend, frozenset(unused), expires_s)
         finally:
             for sha256 in digests:
                 self._backend.clear_marker(Marker.TOMBSTONE, sha256)
-
-    def delete(self, sha256: str) -> None:
-        """Remove a file, if it exists; to be called within `removal`, so that nobody counts on it."""
-        self._backend.delete(sha256)
 
     def sweep(self, before: datetime, *, is_dry: bool = False) -> int:
         """Remove unfinished uploads that began before a time; returns their bytes."""
@@ -183,7 +197,30 @@ class ArtifactStore:
             raise StorageUnusable(f"artifact store {self.where}", reason) from error
 
     def _wait_for_removal(self, sha256: str) -> None:
-        while (set_at := self._backend.marker_time(Marker.TOMBSTONE, sha256)) and (
-            datetime.now(UTC) - set_at < TOMBSTONE_LIFETIME
-        ):
+        while (set_at := self._backend.marker_time(Marker.TOMBSTONE, sha256)) and self._is_alive(set_at):
             time.sleep(POLL_S)
+
+    def _tombstones(self) -> set[str]:
+        """Return the digests of the files that a collector is removing."""
+        tombstones = self._backend.marker_times(Marker.TOMBSTONE)
+        return {sha256 for sha256, set_at in tombstones.items() if self._is_alive(set_at)}
+
+    def _is_alive(self, tombstone: datetime) -> bool:
+        """Whether the collector that set a tombstone may still go by it; both times are of the store's clock."""
+        return self._backend.clock() - tombstone < TOMBSTONE_LIFETIME
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The files that may be removed now."""
+
+    backend: Backend
+    unused: Collection[str]  #: their digests
+    expires_s: float  #: by the monotonic clock: then tombstones are too old for others to go by them
+
+    def delete(self, sha256: str) -> bool:
+        """Remove a file, if it exists; False where it has to stay, or took too long to be looked up."""
+        if sha256 not in self.unused or time.monotonic() >= self.expires_s:
+            return False
+        self.backend.delete(sha256)
+        return True

@@ -66,19 +66,21 @@ def gc(
     except pinned ones and those of the latest result of each variant and stage. Files of running attempts, and files
     that were published within the last hour, stay.
     """
-    from datetime import UTC, datetime
-
     from db.reads import artifact_refs
+    from jobs.errors import AlreadyRunning
     from orchestrator import output, times
     from orchestrator.artifacts import collection
     from orchestrator.context import open_context
     from orchestrator.formatting import format_bytes, format_count
 
-    now = datetime.now(UTC)
-    before = times.parse_time(older_than, now, "--older-than") if older_than else None
-    with open_context() as context:
+    with open_context() as context, context.database.collector_lock() as lock:
+        if not lock.try_acquire():
+            raise AlreadyRunning("artifacts gc", "wait until it has ended")
+        store = context.artifacts
+        now = store.clock()
+        before = times.parse_time(older_than, now, "--older-than") if older_than else None
         result = collection.collect(
-            context.artifacts, lambda: artifact_refs.referenced(context.database, before), now, is_dry=dry_run
+            store, lambda: artifact_refs.referenced(context.database, before), now, is_dry=dry_run
         )
     if json:
         output.print_json(
@@ -104,11 +106,15 @@ def pin(
     import getpass
 
     from db.writes import pins
+    from jobs.errors import ArtifactLost
     from orchestrator import output
     from orchestrator.context import open_context
 
     with open_context() as context:
         artifact = find_file(context, name)
+        store = context.artifacts
+        if store.use([artifact]):
+            raise ArtifactLost(artifact.name, artifact.sha256, store.where, "missing, or about to be removed,")
         pins.pin(context.database, artifact.sha256, why, getpass.getuser())
     output.print_message(f"{artifact.name} ({artifact.sha256[:12]}): pinned")
 

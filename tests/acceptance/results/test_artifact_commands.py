@@ -134,3 +134,37 @@ def test_a_secret_in_the_stores_url_is_refused_and_not_repeated(world: World) ->
     assert done.code == 2
     assert "HALOCTL_ARTIFACTS" in done.err
     assert "hush" not in done.err
+
+
+#: Runs at the start of each Python process that finds it: its clock is two hours ahead of the store's.
+TWO_HOURS_AHEAD = """
+import datetime, time
+AHEAD_S, real, real_time = 7200, datetime.datetime, time.time
+class Meta(type):
+    def __instancecheck__(cls, other):
+        return isinstance(other, real)
+class Ahead(real, metaclass=Meta):
+    @classmethod
+    def now(cls, tz=None):
+        return real.now(tz) + datetime.timedelta(seconds=AHEAD_S)
+datetime.datetime, time.time = Ahead, lambda: real_time() + AHEAD_S
+"""
+
+
+def test_a_collector_goes_by_the_clock_of_the_store(world: World) -> None:
+    haloctl = world.haloctl
+    (haloctl.folder / "sitecustomize.py").write_text(TWO_HOURS_AHEAD)
+    ahead = haloctl.but_with(PYTHONPATH=f"{haloctl.folder}:{haloctl.environment['PYTHONPATH']}")
+    young = ArtifactStore(haloctl.data / "artifacts").put(written(haloctl.folder / "young.irpa"), "irpa")
+    assert [row["sha256"] for row in ahead.json("artifacts", "gc")["removed"]] == [world.orphan.sha256]
+    assert world.path(young).exists()
+
+
+def test_one_collector_runs_at_a_time(world: World) -> None:
+    url = f"sqlite:///{world.haloctl.data}/haloctl.db"
+    with open_database(url, create=False) as database, database.collector_lock() as lock:
+        assert lock.try_acquire()
+        done = world.haloctl.run("artifacts", "gc")
+    assert (done.code, done.out) == (5, "")
+    assert "wait until it has ended" in done.err
+    assert world.path(world.orphan).exists()

@@ -1,8 +1,9 @@
-"""The lock of the leader; the operating system or the server releases it when its holder dies."""
+"""Locks that one process holds at a time; the operating system or the server releases them when their holder dies."""
 
 import fcntl
 import os
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
@@ -11,7 +12,18 @@ from sqlalchemy.exc import DBAPIError
 from db.connection.errors import translate_errors
 from jobs.errors import DatabaseUnreachable
 
-LEADER_KEY = 0x68616C6F  #: of the advisory lock
+
+@dataclass(frozen=True)
+class LockName:
+    """What a lock is for."""
+
+    ending: str  #: of its file, beside a SQLite database
+    key: int  #: of the advisory lock in a Postgres database
+
+
+LEADER = LockName("leader", 0x68616C6F)  #: for the process that drives jobs
+COLLECTOR = LockName("collector", 0x68616C67)  #: for the one that removes artifacts
+
 
 #: How the server notices that the leader's machine is gone, and drops its lock; by default that takes hours.
 KEEPALIVE_SETTINGS = ("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3")
@@ -24,8 +36,8 @@ AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
 
-class LeaderLock(ABC):
-    """The lock that lets one process at a time run jobs; it is released with the context or with the process."""
+class ProcessLock(ABC):
+    """A lock that one process holds at a time; it is released with the context or with the process."""
 
     times_acquired = 0  #: more than once if it was lost in between: another process may have held it
 
@@ -35,20 +47,20 @@ class LeaderLock(ABC):
 
     @abstractmethod
     def is_held(self) -> bool:
-        """Return whether a process leads now; not to be called by the leader."""
+        """Return whether a process holds it now; not to be called by that process."""
 
     @abstractmethod
     def close(self) -> None:
         """Release the lock."""
 
-    def __enter__(self) -> "LeaderLock":
+    def __enter__(self) -> "ProcessLock":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class FileLeaderLock(LeaderLock):
+class FileProcessLock(ProcessLock):
     """A lock on a file beside a SQLite database."""
 
     def __init__(self, file: Path) -> None:
@@ -73,7 +85,7 @@ class FileLeaderLock(LeaderLock):
         return True
 
     def is_held(self) -> bool:
-        """Return whether a process leads now; while this checks, none can acquire the lock."""
+        """Return whether a process holds it now; while this checks, none can acquire the lock."""
         try:
             descriptor = os.open(self._file, os.O_RDONLY)
         except FileNotFoundError:
@@ -89,16 +101,17 @@ class FileLeaderLock(LeaderLock):
         return False
 
     def close(self) -> None:
-        """Release the lock. The file stays: if it were removed, two processes could lead."""
+        """Release the lock. The file stays: if it were removed, two processes could hold it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
-class AdvisoryLeaderLock(LeaderLock):
+class AdvisoryProcessLock(ProcessLock):
     """An advisory lock in a Postgres session of its own."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, key: int) -> None:
+        self._key = key
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._session: Connection | None = None  #: kept while waiting: each session costs the server a process
         self._is_held = False
@@ -110,15 +123,15 @@ class AdvisoryLeaderLock(LeaderLock):
                 self._session = self._engine.connect()
                 for setting in KEEPALIVE_SETTINGS:
                     self._session.exec_driver_sql(f"SET {setting}")
-            if not self._is_held and self._session.scalar(text(TAKE), {"key": LEADER_KEY}):
+            if not self._is_held and self._session.scalar(text(TAKE), {"key": self._key}):
                 self._is_held = True
                 self.times_acquired += 1
             return self._is_held
 
     def is_held(self) -> bool:
-        """Return whether a process leads now."""
+        """Return whether a process holds it now."""
         with translate_errors(self._engine.url), self._engine.connect() as connection:
-            return bool(connection.scalar(text(HELD), {"key": LEADER_KEY}))
+            return bool(connection.scalar(text(HELD), {"key": self._key}))
 
     def _is_alive(self, session: Connection) -> bool:
         try:
