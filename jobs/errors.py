@@ -2,7 +2,7 @@
 
     HaloError                     never raised itself
     |- UserError              2   FileError, JobFileError, UnknownRecipe, UnknownToolchain, ToolchainUnusable,
-    |                             BadSetting, TooManyCommands
+    |                             BadSetting, TooManyCommands, UnsafePath
     |- JobFailed              3   also ResultsDiffer, ArtifactsDamaged
     |- NotFound               4   NoSuchJob, NoSuchTask, AmbiguousId, ArtifactLost
     |- Conflict               5   InvalidTransition, LostRace, AlreadyLeading, NameTaken, NotEmpty, InvariantsViolated
@@ -99,6 +99,17 @@ class BadSetting(UserError):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}"
+
+
+class UnsafePath(UserError):
+    """A name or path that could lead out of the folder that it is meant for."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"{self.name!r} {self.reason}"
 
 
 class JobFailed(HaloError):

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from jobs import limits
 from jobs.input_files import InputFile
 from jobs.metrics import METRICS
+from jobs.plain_text import escape_hidden, has_hidden
 from jobs.quantizers import QUANTIZERS
 from jobs.targets import TARGETS
 from jobs.toolchains import NAME
@@ -80,6 +81,13 @@ def expect_plain(value: object) -> object:
     if is_number and not (math.isfinite(value) and abs(value) <= limits.MAX_NUMBER):  # type: ignore[arg-type]
         raise ValueError(f"should have only finite numbers up to {limits.MAX_NUMBER}")
     return value
+
+
+def visible(text: str) -> str:
+    """Return a text; raises ValueError if it has characters that can't be seen."""
+    if has_hidden(text):
+        raise ValueError(f"has characters that can't be seen: {escape_hidden(text)}")
+    return text
 
 
 def _baseline(text: object) -> object:

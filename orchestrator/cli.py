@@ -5,11 +5,14 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from io import StringIO
+from typing import Annotated, Any
 
 import typer
+from typer.exceptions import Abort, TyperException
 
 from jobs.errors import DISK_FULL_ERRNOS, HaloError, UserError
+from orchestrator import output
 
 INTERRUPTED_EXIT_CODE = 130
 DISK_FULL_EXIT_CODE = 6
@@ -64,10 +67,10 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        typer.echo(_version())
+        output.print_line(_version())
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
+        output.print_text(f"{ctx.get_help()}\n")
 
 
 def _version() -> str:
@@ -111,18 +114,25 @@ def _run() -> int:
 
 
 def _run_typer() -> int:
-    """Run the command with typer, which reports wrong command lines itself.
-
-    Raises BrokenPipeError, which typer and rich turn into an exit code.
-    """
+    """Run the command with typer; a wrong command line is printed as typer words it."""
     add_commands(sys.argv[1:2])
     try:
-        app(prog_name="haloctl")
-    except SystemExit as exit_request:
+        return app(prog_name="haloctl", standalone_mode=False) or 0
+    except TyperException as error:
+        return _report_command_line(error)
+    except Abort:
+        return _report("aborted", 1)
+    except SystemExit as exit_request:  # of rich, for a broken pipe
         if isinstance(exit_request.__context__, BrokenPipeError):
             raise exit_request.__context__ from None
         return exit_request.code if isinstance(exit_request.code, int) else 0
-    return 0
+
+
+def _report_command_line(error: Any) -> int:
+    text = StringIO()
+    error.show(text)
+    output.print_prompt(text.getvalue())
+    return int(error.exit_code)
 
 
 def add_commands(arguments: Sequence[str]) -> None:
@@ -146,7 +156,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _report(message: str, exit_code: int) -> int:
-    typer.echo(f"haloctl: {message}", err=True)
+    output.print_error(f"haloctl: {message}")
     return exit_code
 
 

@@ -1,5 +1,7 @@
 """Tables as text: plain for pipes, laid out by rich for terminals.
 
+A cell is one line without hidden characters, whatever it was made of: no value forges a row.
+
 rich takes about as long to import as a short command runs, so that a table that goes to a pipe does without it.
 """
 
@@ -7,6 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from jobs.plain_text import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +43,12 @@ class TextTable:
     right: Sequence[str] = ()  #: columns that are aligned to the right, which numbers are
     notes: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        """Bring each text into one line, with hidden characters escaped."""
+        for name in ("columns", "right", "notes"):
+            object.__setattr__(self, name, _safe_texts(getattr(self, name)))
+        object.__setattr__(self, "rows", [_safe_texts(row) for row in self.rows])
+
     def column_width(self, index: int) -> int:
         """Return the width of the widest cell of a column, its heading included, in terminal cells."""
         return max(display_width(row[index]) for row in (self.columns, *self.rows))
@@ -48,6 +58,10 @@ class TextTable:
         """The width in terminal cells when nothing is wrapped."""
         widths = [self.column_width(index) for index in range(len(self.columns))]
         return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _safe_texts(texts: Sequence[str]) -> Sequence[str]:
+    return texts if all(text.isascii() and text.isprintable() for text in texts) else [*map(one_line, texts)]
 
 
 def display_width(text: str) -> int:
@@ -72,8 +86,7 @@ def padded_rows(table: TextTable, min_width: int = 0) -> Iterator[list[str]]:
 
 def to_plain_text(table: TextTable) -> str:
     """Return a table for programs such as `awk`: one line for each row, neither wrapped, cut nor coloured."""
-    rows = [[cell if cell.isprintable() else " ".join(cell.split()) for cell in row] for row in table.rows]
-    lines = [GAP.join(cells).rstrip() for cells in padded_rows(replace(table, rows=rows))]
+    lines = [GAP.join(cells).rstrip() for cells in padded_rows(table)]
     return "\n".join([*lines, *(["", *table.notes] if table.notes else [])]) + "\n"
 
 

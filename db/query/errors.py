@@ -34,6 +34,11 @@ def _meant(missing: re.Match[str], names: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def too_large(limit_bytes: int) -> BadSetting:
+    """Return the error of a query whose answer, or a value on the way to it, is too large."""
+    return BadSetting(QUERY, f"the answer is larger than {limit_bytes >> 20} MiB; select less, or lower --limit")
+
+
 def too_slow(timeout_s: float) -> BadSetting:
     """Return the error of a query that took too long."""
     return BadSetting(QUERY, f"not answered within {timeout_s:g} s; ask for less, or give it longer with --timeout")

@@ -13,9 +13,10 @@ from typing import Any
 
 from sqlalchemy.dialects import postgresql
 
-from db.query.errors import refused, too_slow
+from db.query.errors import refused, too_large, too_slow
 from db.query.views import VIEWS, create_statements, mentioned
 
+ANSWER_BYTES = 1 << 26  #: as text
 DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 RELATION = re.compile(r":relid (\d+)")
@@ -53,12 +54,30 @@ def query(connection: Any, sql: str, limit: int, timeout_s: float) -> tuple[list
         _check(connection, sql)
         connection.rollback()
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        columns = [column.name for column in connection.execute(_text(f"{_asked(sql)} LIMIT 0")).description or ()]
         with connection.cursor("asked") as cursor:  # DECLARE takes a SELECT only
-            cursor.execute(_text(sql))
+            cursor.execute(_text(_limited(sql, len(columns))))
             rows = cursor.fetchmany(limit)
-            columns = [column.name for column in cursor.description or ()]
     connection.rollback()
-    return columns, rows
+    if any(total > ANSWER_BYTES for *_, total in rows):
+        raise too_large(ANSWER_BYTES)
+    return columns, [tuple(row[:-1]) for row in rows]
+
+
+def _asked(sql: str) -> str:
+    return f"SELECT * FROM (\n{sql}\n) AS asked"
+
+
+def _limited(sql: str, column_count: int) -> str:
+    """Return a query for the same rows in their order, with the bytes up to each, and without values beyond the limit.
+
+    The server counts, because a client has to take a row of any size.
+    """
+    names = [f"c{number}" for number in range(column_count)]
+    values = "".join(f"CASE WHEN total <= {ANSWER_BYTES} THEN {name} END, " for name in names)
+    counted = "sum(octet_length(asked::text)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS total"
+    source = f"SELECT *, {counted} FROM (\n{sql}\n) AS asked ({', '.join(names)})"
+    return f"SELECT {values}total FROM ({source}) AS counted"
 
 
 def _make_views(connection: Any, views: Sequence[str]) -> None:
@@ -115,6 +134,6 @@ def _explained(sql: str, timeout_s: float) -> Iterator[None]:
     except psycopg.errors.QueryCanceled as error:
         raise too_slow(timeout_s) from error
     except psycopg.Error as error:
-        if error.sqlstate is None:  # the server is gone
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:  # the server is gone
             raise
         raise refused((error.diag.message_primary or str(error)).strip(), sql) from error

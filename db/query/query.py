@@ -7,6 +7,8 @@ from db.connection.engine import Database
 from db.query import postgres, sqlite
 from db.query.errors import refused
 
+MAX_SQL = 100_000  #: characters
+
 
 @dataclass(frozen=True)
 class QueryResult:
@@ -22,6 +24,8 @@ def query(database: Database, sql: str, *, limit: int, timeout_s: float) -> Quer
     text = sql.strip().rstrip("; \n\t")
     if not text:
         raise refused("it is empty")
+    if len(text) > MAX_SQL:
+        raise refused(f"it is longer than {MAX_SQL} characters")
     if database.url.drivername == "sqlite":
         columns, rows = sqlite.query(database.url, text, limit + 1, timeout_s)
     else:

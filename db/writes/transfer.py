@@ -7,17 +7,15 @@ lines. No address and no password is in it.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
-    Boolean,
     Column,
     ColumnElement,
     Connection,
-    Float,
     Integer,
     String,
     Table,
@@ -36,23 +34,18 @@ from db.connection.engine import Database
 from db.connection.errors import display_name
 from db.schema import renames, schema_0008, tables
 from db.schema.tables import SCHEMA, UtcDateTime
+from db.writes.imported_values import CHECKS, KINDS, OLD_CHECKS, REFUSALS, Check, read_value
 from jobs.errors import FileError, NotEmpty
 
 FORMAT = "haloctl database"
 AT_ONCE = 1000  #: rows in memory
 
-#: What a value of a column's type is in a line; the first type that fits counts.
-PLAIN: dict[type, tuple[type, ...]] = {
-    UtcDateTime: (str,),
-    JSON: (str,),
-    Boolean: (bool,),
-    Integer: (int,),
-    Float: (float, int),
-    String: (str,),
-}
+CHARACTERS_AT_ONCE = 1 << 24  #: of lines in memory
 
 Row = list[Any]
 Columns = dict[str, list[str]]  #: names of columns by table, in the order of the values of a line
+#: By table, of the values of a line in their order: column, kind in `KINDS`, and what is checked beyond it.
+Layout = dict[str, list[tuple[str, type, Check | None]]]
 
 
 def export_lines(database: Database) -> Iterator[str]:
@@ -107,10 +100,10 @@ def import_lines(database: Database, file: str, lines: Iterable[str]) -> dict[st
     schema, columns = _expect_head(file, next(numbered, (1, ""))[1])
     with database.writing() as connection:
         _expect_empty(connection)
-        counts = _insert_all(connection, file, columns, numbered)
+        layout = _layout(columns, CHECKS if schema == SCHEMA else OLD_CHECKS)
+        counts = _insert_all(connection, file, layout, numbered)
         if schema == renames.OLD_SCHEMA:
-            renames.rename_values(connection)
-            schema_0008.mend(connection)
+            _mend(connection, file)
         _go_on_counting(connection)
     return counts
 
@@ -129,6 +122,26 @@ def _expect_head(file: str, line: str) -> tuple[str, Columns]:
         raise FileError(file, 1, "tables", "are not those of this haloctl")
     return str(schema), {
         name: [renames.COLUMNS.get(name, {}).get(column, column) for column in old] for name, old in columns.items()
+    }
+
+
+def _mend(connection: Connection, file: str) -> None:
+    """Bring values of the schema before to those of this one."""
+    try:
+        renames.rename_values(connection)
+        schema_0008.mend(connection)
+    except REFUSALS as error:
+        message = f"has values that schema {renames.OLD_SCHEMA} did not have: {error!r}"
+        raise FileError(file, None, "", message) from error
+
+
+def _layout(columns: Columns, checks: Mapping[str, Mapping[str, Check]]) -> Layout:
+    return {
+        name: [
+            (column, _kind(tables.metadata.tables[name].c[column]), checks.get(name, {}).get(column))
+            for column in names
+        ]
+        for name, names in columns.items()
     }
 
 
@@ -157,20 +170,21 @@ def _expect_empty(connection: Connection) -> None:
 
 
 def _insert_all(
-    connection: Connection, file: str, columns: Columns, numbered: Iterable[tuple[int, str]]
+    connection: Connection, file: str, layout: Layout, numbered: Iterable[tuple[int, str]]
 ) -> dict[str, int]:
     counts: Counter[str] = Counter()
     batch: list[tuple[int, Row]] = []
-    name = ""
+    name, characters = "", 0
     for number, line in numbered:
         parsed = _parsed(file, number, line)
         if isinstance(parsed, dict):
-            _insert(connection, file, columns, name, batch)
+            _insert(connection, file, layout, name, batch)
             _expect_end(file, number, parsed, counts, numbered)
             return {source: counts[source] for source in _columns() if counts[source]}
-        if parsed[0] != name or len(batch) == AT_ONCE:
-            _insert(connection, file, columns, name, batch)
-            name, batch = _named(file, number, parsed), []
+        characters += len(line)
+        if parsed[0] != name or len(batch) == AT_ONCE or characters > CHARACTERS_AT_ONCE:
+            _insert(connection, file, layout, name, batch)
+            name, batch, characters = _named(file, number, parsed), [], len(line)
         batch.append((number, parsed))
         counts[name] += 1
     raise FileError(file, None, "", "ends too early: it was cut off")
@@ -179,9 +193,9 @@ def _insert_all(
 def _parsed(file: str, number: int, line: str) -> Any:
     try:
         parsed = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         parsed = None
-    if not (isinstance(parsed, dict) or (isinstance(parsed, list) and parsed)):
+    if not (isinstance(parsed, dict) or (isinstance(parsed, list) and parsed and isinstance(parsed[0], str))):
         what = "is not a database that `haloctl db export` wrote" if number == 1 else "is no row"
         raise FileError(file, number, "", what)
     return parsed
@@ -189,7 +203,7 @@ def _parsed(file: str, number: int, line: str) -> Any:
 
 def _named(file: str, number: int, row: Row) -> str:
     if row[0] not in tables.metadata.tables:
-        raise FileError(file, number, "", f"is of the table {row[0]!r}, which there is not")
+        raise FileError(file, number, "", f"is of the table {row[0][:100]!r}, which there is not")
     return str(row[0])
 
 
@@ -202,12 +216,10 @@ def _expect_end(
         raise FileError(file, number + 1, "", "comes after the end")
 
 
-def _insert(connection: Connection, file: str, columns: Columns, name: str, batch: Sequence[tuple[int, Row]]) -> None:
+def _insert(connection: Connection, file: str, layout: Layout, name: str, batch: Sequence[tuple[int, Row]]) -> None:
     if not batch:
         return
-    stored = tables.metadata.tables[name].columns
-    kinds = [(column, _kind(stored[column])) for column in columns[name]]
-    rows = [_values(file, number, kinds, row) for number, row in batch]
+    rows = [_values(file, number, layout[name], row) for number, row in batch]
     try:
         connection.execute(insert(_written(tables.metadata.tables[name])), rows)
     except (IntegrityError, DataError) as error:
@@ -224,30 +236,21 @@ def _written(source: Table) -> Any:
     )
 
 
-def _values(file: str, number: int, kinds: Sequence[tuple[str, type]], row: Row) -> dict[str, Any]:
-    """Return the values of a line by column; `kinds` holds the names and types of the columns."""
-    if len(row) != len(kinds) + 1:
-        raise FileError(file, number, row[0], f"has {len(row) - 1} values, and its table {len(kinds)} columns")
-    values = dict(zip((name for name, _ in kinds), row[1:], strict=True))
-    for name, kind in kinds:
-        value: Any = values[name]
-        plain: Any = PLAIN[kind]
-        if value is None:
-            continue
+def _values(file: str, number: int, columns: Sequence[tuple[str, type, Check | None]], row: Row) -> dict[str, Any]:
+    """Return the values of a line by column."""
+    if len(row) != len(columns) + 1:
+        raise FileError(file, number, row[0], f"has {len(row) - 1} values, and its table {len(columns)} columns")
+    values = {}
+    for (name, kind, check), value in zip(columns, row[1:], strict=True):
         try:
-            if not isinstance(value, plain) or isinstance(value, bool) != (kind is Boolean):
-                raise ValueError(f"it is {value!r}")
-            if kind is UtcDateTime:
-                values[name] = datetime.fromisoformat(value)
-            elif kind is JSON:
-                json.loads(value)
-        except ValueError as error:
+            values[name] = read_value(kind, check, value)
+        except REFUSALS as error:
             raise FileError(file, number, f"{row[0]}.{name}", f"can't be that: {error}") from error
     return values
 
 
 def _kind(column: Column[Any]) -> type:
-    return next(kind for kind in PLAIN if isinstance(_type(column), kind))
+    return next(kind for kind in KINDS if isinstance(_type(column), kind))
 
 
 def _go_on_counting(connection: Connection) -> None:

@@ -16,6 +16,7 @@ from jobs.field_types import (
     Section,
     Text,
     distinct,
+    visible,
 )
 from jobs.job_file.variants_section import VariantsSection
 from jobs.sections import (
@@ -40,7 +41,7 @@ def _default_stages() -> list[str]:
 class JobSpec(Section):
     """One job file."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(visible)]
     """Name of the job in lists and reports."""
     model: Annotated[OneOrMore[ModelName], Field(max_length=limits.MAX_MODELS)]
     """Model or models: the name of a shipped model, a folder in Hugging Face layout, a hub id, or `shape:` and the name

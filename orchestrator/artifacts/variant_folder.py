@@ -6,7 +6,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from db.reads.variant_files import VariantFiles, variant_files
-from jobs.errors import BadSetting, NotFound
+from jobs.errors import BadSetting, FileError, NotFound
+from jobs.paths import path_below
 from orchestrator.artifacts import variant_layout
 from orchestrator.context import Context
 from workers.artifacts import ArtifactStore
@@ -37,7 +38,7 @@ def write_folder(variant: VariantFiles, store: ArtifactStore, folder: Path) -> d
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         for file in variant_layout.folder_files(variant):
-            store.place(file, part / file.name)
+            store.place(file, path_below(part, file.name))
         config = _write_script_and_readme(variant, part)
         part.rename(folder)
     except OSError as error:
@@ -48,10 +49,22 @@ def write_folder(variant: VariantFiles, store: ArtifactStore, folder: Path) -> d
 
 
 def _write_script_and_readme(variant: VariantFiles, folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / variant_layout.CONFIG).read_text())
-    (folder / variant_layout.README).write_text(variant_layout.readme(variant, config, variant.versions))
-    if config["parameter_files"]:
-        script = folder / variant_layout.SCRIPT
-        script.write_text(variant_layout.script(variant, config, str(PurePath(variant.compiler).parent)))
-        script.chmod(0o755)
+    """Write both; new files, since one that is there already may be a link to an artifact."""
+    file = folder / variant_layout.CONFIG
+    try:
+        config: dict[str, Any] = json.loads(file.read_text())
+        readme = variant_layout.readme(variant, config, variant.versions)
+        tools = str(PurePath(variant.compiler).parent)
+        script = variant_layout.script(variant, config, tools) if config["parameter_files"] else ""
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise FileError(variant_layout.CONFIG, None, "", f"is not what export writes: {error!r}") from error
+    _write_new(folder / variant_layout.README, readme)
+    if script:
+        _write_new(folder / variant_layout.SCRIPT, script)
+        (folder / variant_layout.SCRIPT).chmod(0o755)
     return config
+
+
+def _write_new(file: Path, text: str) -> None:
+    with file.open("x") as stream:
+        stream.write(text)

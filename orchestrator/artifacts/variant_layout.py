@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from db.reads.variant_files import VariantFiles
+from jobs.paths import path_part
+from jobs.plain_text import one_line
 from jobs.stages.benchmark import TOKEN
 from jobs.targets import device_flags
 from jobs.task import Artifact
@@ -71,8 +73,8 @@ def calls(config: Config, folder: Path = Path()) -> list[EntryPointCall]:
     """Return a call of each entry point: prefill of a whole bucket, decode right after the longest prompt."""
     return [
         EntryPointCall(
-            entry.get("label", entry["name"]),
-            entry["name"],
+            path_part(entry.get("label", entry["name"])),
+            path_part(entry["name"]),
             tuple(_input(argument, entry, config, folder) for argument in entry["arguments"]),
         )
         for entry in config["entry_points"]
@@ -83,7 +85,7 @@ def _input(argument: Mapping[str, Any], entry: Mapping[str, Any], config: Config
     if "input" in argument:  # written by export
         return str(argument["input"])
     if "file" in argument:  # a block table
-        return f"@{folder / argument['file']}"
+        return f"@{folder / path_part(argument['file'])}"
     value = TOKEN if argument["name"] == "tokens" else entry.get("prompt_tokens", max(config["prompt_tokens"]))
     shape = "".join(f"{size}x" for size in argument["shape"])
     return f"{shape}{IREE_TYPES[argument['dtype']]}={value}"
@@ -106,7 +108,8 @@ def commands(config: Config, target: str, folder: Path, tool: str = BENCHMARK) -
 
 def _parameters(config: Config, folder: Path) -> list[str]:
     """Return a flag for each rank's file; all of them are in one scope."""
-    return [f"--parameters={config['parameter_scope']}={folder / name}" for name in config["parameter_files"]]
+    scope = path_part(config["parameter_scope"])
+    return [f"--parameters={scope}={folder / path_part(name)}" for name in config["parameter_files"]]
 
 
 def script(variant: VariantFiles, config: Config, tools: str) -> str:
@@ -173,4 +176,4 @@ def _describe_cache(config: Config) -> str:
 
 
 def _title(variant: VariantFiles) -> str:
-    return f"{variant.variant} for {variant.target}, of job {variant.job}"
+    return one_line(f"{variant.variant} for {variant.target}, of job {variant.job}")

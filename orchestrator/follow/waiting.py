@@ -105,8 +105,7 @@ def _confirmed(question: str) -> bool:
     input() waits for the next key when a signal comes just before it begins to read; a wait with a timeout does not.
     """
     while True:
-        sys.stderr.write(question)
-        sys.stderr.flush()
+        output.print_prompt(question)
         while not select.select([sys.stdin], [], [], POLL_S)[0]:
             pass
         answer = sys.stdin.readline().strip().lower()

@@ -2,14 +2,19 @@
 
 import gzip
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from db.connection.engine import Database
 from db.writes import transfer
 from jobs.errors import BadSetting, FileError
+from orchestrator.imports.imported_file import expect_regular_file
 
 GZIP_LEVEL = 3  #: nearly as small as with the default, in half of the time
+MAX_LINE = 1 << 24  #: characters
+MAX_EXPANSION = 200  #: compressed rows expand about 20-fold, at most 1000-fold
+UNSUSPICIOUS = 1 << 28  #: characters that may come out of any file
 
 
 def write(database: Database, file: Path) -> int:
@@ -19,7 +24,8 @@ def write(database: Database, file: Path) -> int:
     part = file.with_name(f"{file.name}.part")
     row_count = -2  # the first and the last line are no rows
     try:
-        with _open(file, part, "wt") as stream:
+        part.unlink(missing_ok=True)
+        with _open(file, part, "xt") as stream:
             for line in transfer.export_lines(database):
                 stream.write(line)
                 row_count += 1
@@ -34,12 +40,32 @@ def write(database: Database, file: Path) -> int:
 def read(database: Database, file: Path) -> dict[str, int]:
     """Import what `write` wrote; returns the number of rows by table. Raises FileError for a damaged or other file."""
     try:
+        expect_regular_file(file)
         with _open(file, file, "rt") as stream:
-            return transfer.import_lines(database, str(file), iter(stream))
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        raise FileError(str(file), None, "", f"is damaged: {error}") from error
+            return transfer.import_lines(database, str(file), _lines(file, stream))
     except OSError as error:
         raise FileError(str(file), None, "", f"can't be read: {error.strerror or error}") from error
+
+
+def _lines(file: Path, stream: IO[str]) -> Iterator[str]:
+    """Yield the lines of a file; raises FileError for one that would fill the memory, or a file that would do."""
+    max_length = max(UNSUSPICIOUS, MAX_EXPANSION * file.stat().st_size)
+    number = length = 0
+    while line := _read_line(file, stream, number + 1):
+        number += 1
+        length += len(line)
+        if len(line) == MAX_LINE:
+            raise FileError(str(file), number, "", f"is longer than {MAX_LINE} characters")
+        if length > max_length:
+            raise FileError(str(file), number, "", f"the file expands more than {MAX_EXPANSION}-fold")
+        yield line
+
+
+def _read_line(file: Path, stream: IO[str], number: int) -> str:
+    try:
+        return stream.readline(MAX_LINE)
+    except (EOFError, zlib.error, OSError, UnicodeError) as error:
+        raise FileError(str(file), number, "", f"is damaged: {error}") from error
 
 
 def _open(file: Path, path: Path, mode: str) -> IO[str]:

@@ -12,10 +12,17 @@ from jobs.errors import FileError
 from jobs.stages.benchmark import MILLISECONDS
 from jobs.task import Measurement
 from jobs.variants import Variant
-from orchestrator.imports.imported_file import ImportedFile, KnownWorkload, digest_of_content, parse_object, read_file
+from orchestrator.imports.imported_file import (
+    ImportedFile,
+    KnownWorkload,
+    digest_of_content,
+    is_number,
+    parse_object,
+    read_file,
+)
 
 #: The name of an entry point: `prefill_bs4_t2048` in haloctl's programs, `prefill_bs4` in sharktank's.
-FUNCTION = re.compile(r"(?:BM_)?(prefill|decode)(?:_bs(\d+))?(?:_t(\d+))?\b.*")
+FUNCTION = re.compile(r"(?:BM_)?(prefill|decode)(?:_bs(\d{1,9}))?(?:_t(\d{1,9}))?\b.*")
 METRICS = {"prefill": "ttft_ms", "decode": "itl_ms"}
 
 
@@ -38,9 +45,9 @@ def read(path: Path, model: str, variant: Variant, at: datetime | None, known: K
             skipped.append(f"benchmarks[{number}]: {run.get('name')!r} is neither prefill nor decode")
             continue
         batch, prompt = (int(size) if size else None for size in name.groups()[1:])
-        times[METRICS[name[1]], batch, prompt].append(
-            (run.get("repetition_index", number), _time_ms(path, number, run))
-        )
+        repetition = run.get("repetition_index")
+        order = repetition if isinstance(repetition, int) else number
+        times[METRICS[name[1]], batch, prompt].append((order, _time_ms(path, number, run)))
     if not times:
         raise FileError(
             str(path),
@@ -72,16 +79,17 @@ def _time_ms(path: Path, number: int, run: Mapping[str, Any]) -> float:
     at = f"benchmarks[{number}]"
     if run.get("error_occurred"):
         raise FileError(str(path), None, f"{at}.error_message", str(run.get("error_message", "the run failed")))
-    if run.get("time_unit") not in MILLISECONDS:
+    unit = str(run.get("time_unit"))
+    if unit not in MILLISECONDS:
         raise FileError(str(path), None, f"{at}.time_unit", f"should be one of {', '.join(MILLISECONDS)}")
     time = run.get("real_time")
-    if not isinstance(time, int | float) or isinstance(time, bool):
+    if not is_number(time):
         raise FileError(str(path), None, f"{at}.real_time", "should be a number")
-    return float(time * MILLISECONDS[run["time_unit"]])
+    return float(time) * MILLISECONDS[unit]
 
 
 def _date(path: Path, context: Mapping[str, Any]) -> datetime:
     try:
         return datetime.fromisoformat(context["date"]).astimezone()
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(str(path), None, "context.date", "is missing or no date; give --date") from error

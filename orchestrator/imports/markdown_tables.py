@@ -3,11 +3,15 @@
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from jobs.errors import FileError
+
+MAX_PAGE_BYTES = 1 << 19
+MAX_CELL = 2000  #: characters
 
 
 @dataclass(frozen=True)
@@ -29,16 +33,20 @@ class MarkdownTable:
     rows: tuple[tuple[int, tuple[TableCell, ...]], ...]  #: each with its line; as many cells as columns
 
 
-def parse_markdown_tables(page: str) -> Iterator[MarkdownTable]:
-    """Yield the tables of a Markdown page in their order."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(page)
+def parse_markdown_tables(file: str, page: str) -> Iterator[MarkdownTable]:
+    """Yield the tables of a Markdown page in their order; raises FileError."""
+    links: dict[str, Any] = {}  # that the page defines for its cells
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.core.ruler.disable("inline")  # but in tables: it takes long, and nothing else is read
+    tokens = parser.parse(page, links)
+    cell_parser = CellParser(file, links)
     heading = ""
     for index, token in enumerate(tokens):
         if token.type == "heading_open":
             heading = tokens[index + 1].content
         elif token.type == "table_open":
             end = next(later for later in range(index, len(tokens)) if tokens[later].type == "table_close")
-            yield _table(heading, tokens[index:end])
+            yield _table(heading, tokens[index:end], cell_parser)
 
 
 def parse_csv_table(file: str, text: str) -> MarkdownTable:
@@ -55,18 +63,31 @@ def parse_csv_table(file: str, text: str) -> MarkdownTable:
         if len(row) > len(columns):
             raise FileError(file, number, "", "has more cells than there are columns")
     filled = ((number, [*row, *[""] * (len(columns) - len(row))]) for number, row in body)
-    parser = MarkdownIt("commonmark")
-    cells = tuple((number, tuple(_cell(parser.parseInline(text)[0]) for text in row)) for number, row in filled)
+    parser = CellParser(file, {})
+    cells = tuple((number, tuple(parser.parse(number, text) for text in row)) for number, row in filled)
     return MarkdownTable("", line, tuple(map(_collapse_spaces, columns)), cells)
 
 
-def _table(heading: str, tokens: Sequence[Token]) -> MarkdownTable:
+class CellParser:
+    """Parses cells of a bounded length, because the time for one grows with its square."""
+
+    def __init__(self, file: str, links: dict[str, Any]) -> None:
+        self._file, self._links, self._parser = file, links, MarkdownIt("commonmark")
+
+    def parse(self, line: int, text: str) -> TableCell:
+        """Parse one cell; raises FileError."""
+        if len(text) > MAX_CELL:
+            raise FileError(self._file, line, "", f"has a cell of more than {MAX_CELL} characters")
+        return _cell(self._parser.parseInline(text, self._links)[0])
+
+
+def _table(heading: str, tokens: Sequence[Token], parser: CellParser) -> MarkdownTable:
     rows: list[tuple[int, list[TableCell]]] = []
     for token in tokens:
         if token.type == "tr_open":
             rows.append((_line(token), []))
         elif token.type == "inline":
-            rows[-1][1].append(_cell(token))
+            rows[-1][1].append(parser.parse(rows[-1][0], token.content))
     (line, head), *body = rows
     columns = tuple(cell.text for cell in head)
     return MarkdownTable(heading, line, columns, tuple((row_line, tuple(cells)) for row_line, cells in body))

@@ -1,20 +1,20 @@
 """Imports quoted targets from files: CSV, JSON, and pages in Markdown."""
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, ValidationError, field_validator
 
 from db.writes.targets import QuotedTarget
 from jobs.errors import FileError
 from jobs.metrics import METRICS
 from jobs.targets import TARGETS
-from orchestrator.imports.markdown_tables import MarkdownTable, parse_markdown_tables
+from orchestrator.imports.imported_file import MAX_WORKLOAD, parse_json, read_text
+from orchestrator.imports.markdown_tables import MAX_PAGE_BYTES, MarkdownTable, parse_markdown_tables
 from orchestrator.imports.tracker_cells import parse_latencies
 from orchestrator.imports.variant_names import parse_variant_name
 from orchestrator.yaml_document import as_clause
@@ -25,21 +25,27 @@ REQUIRED_COLUMNS = frozenset({"variant", "metric", "value"})  #: of a table of t
 Row = tuple[int | None, Mapping[str, Any]]  #: its line, and its fields of TargetRow
 
 
+MAX_ROWS = 10_000
+
+WorkloadSize = Annotated[PositiveInt, Field(le=MAX_WORKLOAD)]
+Text = Annotated[str, Field(max_length=2000)]
+
+
 class TargetRow(BaseModel):
     """One target as a file or the command line specifies it."""
 
     model_config = ConfigDict(extra="forbid")
 
-    variant: str
+    variant: Text
     metric: str
     value: FiniteFloat
-    source: str
+    source: Text
     target: str = ""
     unit: str = ""
-    batch: PositiveInt | None = None
-    prompt_tokens: PositiveInt | None = None
-    new_tokens: PositiveInt | None = None
-    recorded_by: str = ""
+    batch: WorkloadSize | None = None
+    prompt_tokens: WorkloadSize | None = None
+    new_tokens: WorkloadSize | None = None
+    recorded_by: Text = ""
     since: datetime | None = None
 
     @field_validator("variant", "source")
@@ -48,6 +54,13 @@ class TargetRow(BaseModel):
         if not text.strip():
             raise ValueError("should not be empty")
         return text.strip()
+
+    @field_validator("since")
+    @classmethod
+    def _has_sensible_year(cls, since: datetime | None) -> datetime | None:
+        if since and not 1970 < since.year < 9000:
+            raise ValueError(f"has the year {since.year}")
+        return since
 
     @field_validator("metric")
     @classmethod
@@ -98,11 +111,9 @@ def read(path: Path, defaults: Mapping[str, Any], recorded_by: str, now: datetim
     }
     if path.suffix.lower() not in readers:
         raise FileError(str(path), None, "", f"should end in {', '.join(readers)}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows = list(readers[path.suffix.lower()](path, text))
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(str(path), None, "", f"can't be read: {error}") from error
+    rows = list(readers[path.suffix.lower()](path, read_text(path, MAX_PAGE_BYTES)))
+    if len(rows) > MAX_ROWS:
+        raise FileError(str(path), None, "", f"has {len(rows)} targets, and {MAX_ROWS} at most are imported: split it")
     if not rows:
         raise FileError(str(path), None, "", "has no target; see `haloctl targets import --help`")
     return [
@@ -153,17 +164,14 @@ def _csv(path: Path, text: str) -> Iterator[Row]:
 
 
 def _json(path: Path, text: str) -> Iterator[Row]:
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise FileError(str(path), error.lineno, "", f"is not JSON: {error.msg}") from error
+    rows = parse_json(path, text)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise FileError(str(path), None, "", "should be a list of objects, as `haloctl targets --json` prints them")
     yield from ((None, row) for row in rows)
 
 
 def _markdown(path: Path, text: str, tp: int, origin: str) -> Iterator[Row]:
-    for table in parse_markdown_tables(text):
+    for table in parse_markdown_tables(str(path), text):
         if set(table.columns) >= REQUIRED_COLUMNS:
             for line, cells in table.rows:
                 yield line, {name: cell.text for name, cell in zip(table.columns, cells, strict=True)}

@@ -12,8 +12,14 @@ from jobs.hashing import digest_of
 from jobs.state import Failure, FailureKind
 from jobs.task import Measurement
 from jobs.variants import Variant
-from orchestrator.imports.imported_file import ImportedFile, KnownWorkload, read_file
-from orchestrator.imports.markdown_tables import MarkdownTable, TableCell, parse_csv_table, parse_markdown_tables
+from orchestrator.imports.imported_file import ImportedFile, KnownWorkload, read_text
+from orchestrator.imports.markdown_tables import (
+    MAX_PAGE_BYTES,
+    MarkdownTable,
+    TableCell,
+    parse_csv_table,
+    parse_markdown_tables,
+)
 from orchestrator.imports.tracker_cells import parse_latencies
 from orchestrator.imports.variant_names import parse_variant_name
 
@@ -42,11 +48,12 @@ class TrackerDefaults:
 
 def read(path: Path, defaults: TrackerDefaults) -> ImportedFile:
     """Read the cells of every table of results; raises FileError with the line."""
-    try:
-        text = read_file(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileError(str(path), None, "", "is not text") from error
-    tables = [parse_csv_table(str(path), text)] if path.suffix.lower() == ".csv" else list(parse_markdown_tables(text))
+    text = read_text(path, MAX_PAGE_BYTES)
+    tables = (
+        [parse_csv_table(str(path), text)]
+        if path.suffix.lower() == ".csv"
+        else list(parse_markdown_tables(str(path), text))
+    )
     cells: list[ImportedCell] = []
     skipped: list[str] = []
     for table in tables:
@@ -98,7 +105,7 @@ def date_of(column: str) -> datetime | None:
     for form in DATES:
         try:
             return datetime.strptime(column, form).astimezone()
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
     return None
 

@@ -24,7 +24,11 @@ WORDS: dict[str, tuple[str, str]] = {
     for value in values
     if (word := NAME_PARTS[axis](value))
 }
-NUMBERS = {"tp": re.compile(r"TP(\d+)"), "pp": re.compile(r"PP(\d+)"), "nodes": re.compile(r"(\d+)N")}
+NUMBERS = {
+    "tp": re.compile(r"TP([1-9]\d{0,3})"),
+    "pp": re.compile(r"PP([1-9]\d{0,3})"),
+    "nodes": re.compile(r"([1-9]\d{0,3})N"),
+}
 PRECISIONS = {word: precision for precision, word in PRECISION_NAMES.items()}
 
 

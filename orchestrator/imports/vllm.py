@@ -84,14 +84,16 @@ def _date(path: Path, fields: Fields) -> datetime:
         raise FileError(str(path), None, "date", "is missing; give --date")
     try:
         return datetime.strptime(fields["date"], DATE).astimezone()
-    except (TypeError, ValueError) as error:
-        raise FileError(str(path), None, "date", f"should be like 20241115-083000, not {fields['date']!r}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FileError(
+            str(path), None, "date", f"should be like 20241115-083000, not {str(fields['date'])[:40]!r}"
+        ) from error
 
 
 def _serve(path: Path, fields: Fields, known: KnownWorkload) -> Iterator[Measurement]:
     [completed] = numbers_at(path, fields, "completed")
-    if not completed:
-        raise FileError(str(path), None, "completed", "is 0: no request was answered")
+    if completed < 1:
+        raise FileError(str(path), None, "completed", "is below 1: no request was answered")
     tokens = {
         "prompt_tokens": _per_request(fields, "total_input_tokens", completed),
         "new_tokens": _per_request(fields, "total_output_tokens", completed),
@@ -132,6 +134,8 @@ def _values_ms(path: Path, fields: Fields, key: str) -> list[float]:
 def _latency(path: Path, fields: Fields, known: KnownWorkload) -> Iterator[Measurement]:
     """Import the time of a whole batch, from its prompts to its last tokens."""
     e2e_ms = tuple(value * MILLISECONDS for value in numbers_at(path, fields, "latencies"))
+    if min(e2e_ms) <= 0:
+        raise FileError(str(path), None, "latencies", "should be above 0")
     yield Measurement("e2e_ms", e2e_ms, known.as_context({}))
     if known.batch and known.new_tokens:
         tokens = known.batch * known.new_tokens

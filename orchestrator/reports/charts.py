@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from db.reads.runs import MeasuredRun
 from db.writes.targets import QuotedTarget, target_for
 from jobs.number_format import format_number
+from jobs.plain_text import one_line
 from orchestrator.views.pivots import TRACKED
 from orchestrator.workloads import workload_text
 
@@ -38,6 +39,7 @@ STYLE = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.spines.bottom": False,
+    "text.parse_math": False,
     **dict.fromkeys(("text.color", "axes.titlecolor", "xtick.color", "ytick.color"), TEXT),
 }
 #: What matplotlib writes that an SVG within a page does without: its prologue, namespaces, size, metadata, and a style
@@ -150,7 +152,7 @@ def to_svg(chart: Chart, number: int) -> str:
         for axes, plot in zip(figure.subplots(len(chart.plots), squeeze=False).flat, chart.plots, strict=True):
             _draw(axes, plot)
         figure.savefig(svg, format="svg", transparent=True)
-    label = escape(f"{chart.variant} {chart.target}: {'; '.join(plot.title for plot in chart.plots)}")
+    label = escape(one_line(f"{chart.variant} {chart.target}: {'; '.join(plot.title for plot in chart.plots)}"))
     tooltips = iter([text for plot in chart.plots for text in plot.tooltips])
     text = svg.getvalue()
     text = SURPLUS.sub("", text[text.index("<svg") :]).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -5,6 +5,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from jobs.plain_text import escape_hidden, plain_log
 from orchestrator.reports import charts, sections
 from orchestrator.reports.report import StatusReport
 from orchestrator.tables import FIRST_WORD
@@ -25,14 +26,20 @@ def page(report: StatusReport) -> str:
     """Render the page; text of tools and people is escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, finalize=_show_hidden,
     )  # fmt: skip
     environment.filters["look"] = _cell_class
     environment.filters["drawn"] = lambda chart, number: Markup(charts.to_svg(chart, number))
+    environment.filters["plain_log"] = plain_log
     environment.globals["sections"] = sections
     return environment.get_template("page.html.j2").render(
         report=report, charts_shown=charts.charts(report.runs, report.quoted)
     )
+
+
+def _show_hidden(value: object) -> object:
+    """Escape hidden characters, which could reverse or hide a part of the page, in all but markup of ours."""
+    return escape_hidden(value, keep="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _cell_class(text: str) -> str:

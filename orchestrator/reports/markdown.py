@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from jobs.plain_text import plain_log
 from orchestrator.reports import sections
 from orchestrator.reports.report import FailedTask, StatusReport
 from orchestrator.tables import TextTable
@@ -49,4 +50,4 @@ def _failure(failed: FailedTask) -> Iterable[str]:
     yield markdown_text(f"{failed.message}: {'; '.join(failed.variants)}")
     if failed.log_tail:
         fence = "`" * max(3, *(len(backticks) + 1 for backticks in BACKTICKS.findall(failed.log_tail)), 0)
-        yield f"{fence}\n{failed.log_tail}\n{fence}"
+        yield f"{fence}\n{plain_log(failed.log_tail)}\n{fence}"

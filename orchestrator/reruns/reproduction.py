@@ -11,6 +11,8 @@ from db.reads.reports import AttemptRow, TaskRow
 from jobs.artifact_kinds import is_input
 from jobs.exporters import stage_of
 from jobs.masking import masked
+from jobs.paths import path_part
+from jobs.plain_text import one_line
 from jobs.stages.base import INPUTS, OUTPUTS
 from jobs.task import Artifact
 from jobs.toolchains import Lock
@@ -24,6 +26,7 @@ Manifest = Mapping[str, Any]
 FORMAT = 2
 PORT = 29500  #: of a gang's first node, where none is given: torchrun's default
 GANG_PREFIX = "PET_"  #: of the variables that tell a gang's nodes about each other
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
 
 
@@ -64,7 +67,7 @@ def script(record: Manifest) -> str:
     """Return the script. It creates a folder, its first argument, and refuses an existing one."""
     was = str(PurePath(record["processes"][0]["argv"][0]).parent) if record["processes"] else ""
     return shell.SCRIPT.format(
-        header="\n".join(f"# {' '.join(line.split())}".rstrip() for line in _header(record)),
+        header="\n".join(f"# {one_line(line)}".rstrip() for line in _header(record)),
         start=_start(record),
         outputs=OUTPUTS,
         functions="".join((shell.PLACE, _run(record), _programs(record), shell.IS_AS_IT_WAS, _build(record))),
@@ -95,11 +98,11 @@ def _header(record: Manifest) -> list[str]:
 def _start(record: Manifest) -> str:
     """Return the lines that read the script's arguments."""
     if not _is_gang(record):
-        return shell.ALONE.format(attempt=record["attempt"])
+        return shell.ALONE.format(attempt=path_part(record["attempt"]))
     nodes = [place["node"] for place in record["places"]]
-    starts = [f"    {' '.join(node.split())}: sh reproduce.sh FOLDER {rank} ADDRESS" for rank, node in enumerate(nodes)]
+    starts = [f"    {one_line(node)}: sh reproduce.sh FOLDER {rank} ADDRESS" for rank, node in enumerate(nodes)]
     return shell.GANG.format(
-        attempt=record["attempt"],
+        attempt=path_part(record["attempt"]),
         port=PORT,
         size=len(nodes),
         last=len(nodes) - 1,
@@ -131,7 +134,8 @@ def _lines_of(environment: Mapping[str, str]) -> str:
 
 
 def _assignments(environment: Mapping[str, str]) -> list[str]:
-    return [shlex.quote(f"{name}={value}") for name, value in sorted(environment.items())]
+    """Return the arguments of env; a name that is none could be an option of env."""
+    return [shlex.quote(f"{name}={value}") for name, value in sorted(environment.items()) if VARIABLE.fullmatch(name)]
 
 
 def _programs(record: Manifest) -> str:
@@ -148,7 +152,7 @@ def _build(record: Manifest) -> str:
     installs += [shell.INSTALL_LOCK] if lock["lines"] else []
     return shell.BUILD.format(
         pins="\n".join(_pins(under)),
-        lines="\n".join(lock["lines"]),
+        lines="\n".join(map(one_line, lock["lines"])),
         python=f" --python {shlex.quote(lock['python'])}" if lock["python"] else "",
         installs="\n".join(installs),
     )
@@ -170,7 +174,7 @@ def _tools(record: Manifest, was: str) -> str:
 def _inputs(inputs: Mapping[str, Iterable[Manifest]]) -> str:
     """Return the lines that place each input and verify its content."""
     files = [
-        (artifact, f"{INPUTS}/{stage}/{artifact['name']}")
+        (artifact, f"{INPUTS}/{path_part(stage)}/{path_part(artifact['name'])}")
         for stage, artifacts in inputs.items()
         for artifact in artifacts
     ]
@@ -197,10 +201,10 @@ def _commands(record: Manifest, was: str) -> list[str]:
 
 def _checks(artifacts: Iterable[Manifest]) -> str:
     """Return the lines that verify the outputs, except for logs and reports, which contain times."""
-    files = [(file["sha256"], f"{OUTPUTS}/{file['name']}") for file in artifacts if is_input(file["kind"])]
+    files = [(file["sha256"], f"{OUTPUTS}/{path_part(file['name'])}") for file in artifacts if is_input(file["kind"])]
     return _verified(files) if files else ""
 
 
 def _verified(files: Iterable[tuple[str, str]]) -> str:
-    lines = "".join(f"{sha256}  {path}\n" for sha256, path in files)
+    lines = "".join(f"{path_part(sha256)}  {path}\n" for sha256, path in files)
     return f"sha256sum -c - <<'SUMS'\n{lines}SUMS\n"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import BadSetting, StorageUnusable
+from jobs.plain_text import one_line
 from orchestrator import output
 from orchestrator.formatting import format_count
 from orchestrator.tables import TextTable, display_width, padded_rows
 
 #: Characters that have a meaning in Markdown, or in the HTML inside it.
 MARKDOWN_SYNTAX = re.compile(r"([\\|*`\[\]<>~])")
-LINE_ENDS = re.compile(r"\s*[\r\n]+\s*")
 
 Row = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ def nothing_found(what: str, *filters: object) -> str:
 
 def markdown_text(text: str) -> str:
     """Escape a text for Markdown, in one line."""
-    return LINE_ENDS.sub(" ", MARKDOWN_SYNTAX.sub(r"\\\1", text))
+    return MARKDOWN_SYNTAX.sub(r"\\\1", one_line(text))
 
 
 def markdown_table(table: TextTable) -> str:
@@ -107,7 +107,10 @@ def write_parquet(file: Path, rows: Iterable[Row], columns: Sequence[str]) -> No
         raise BadSetting("--parquet", "pyarrow is missing: run pip install 'haloctl[parquet]'") from None
     flat_rows = [{name: _flatten(row.get(name)) for name in columns} for row in rows]
     empty = {name: pa.array([], pa.string()) for name in columns}
-    table = pa.Table.from_pylist(flat_rows) if flat_rows else pa.table(empty)
+    try:
+        table = pa.Table.from_pylist(flat_rows) if flat_rows else pa.table(empty)
+    except (pa.ArrowException, OverflowError) as error:
+        raise BadSetting("--parquet", f"a column has values of several types: {error}; cast it") from error
     with writing(file):
         parquet.write_table(table, file)
     output.print_message(f"{format_count(len(flat_rows), 'row')} written to {file}")

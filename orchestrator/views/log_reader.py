@@ -1,6 +1,7 @@
 """Reading an attempt's log, while it is written and afterwards, on the machine where it runs and on any other."""
 
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -97,9 +98,11 @@ class _LogReader:
     def _read_file(self, path: Path) -> Iterator[str]:
         with suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(self._position_bytes)
+            decoder = getincrementaldecoder("utf-8")(errors="replace")
             while chunk := file.read(READ_BYTES):
                 self._position_bytes += len(chunk)
-                yield chunk.decode(errors="replace")
+                yield decoder.decode(chunk)
+            yield decoder.decode(b"", final=True)
 
     def _read_chunks(self, row: AttemptRow) -> Iterator[str]:
         """Yield the chunks that the head has fetched since the last call, and request more."""

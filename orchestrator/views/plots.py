@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import BadSetting
+from jobs.plain_text import one_line
 from orchestrator.analysis.trends import TrendSeries
 from orchestrator.workloads import workload_words
 
@@ -47,9 +48,8 @@ def _days(begin: datetime, at: datetime) -> float:
 def title_of(series: TrendSeries) -> str:
     """Return `ttft_ms of tiny-llama-FP16-TP1 cpu, batch 1, prompt 64`."""
     first = series.first
-    return ", ".join(
-        filter(None, (f"{first.metric} of {first.variant} {first.target}".strip(), workload_words(first.workload)))
-    )
+    parts = (f"{first.metric} of {first.variant} {first.target}".strip(), workload_words(first.workload))
+    return one_line(", ".join(filter(None, parts)))
 
 
 def check_file(file: Path) -> None:
@@ -62,6 +62,7 @@ def check_file(file: Path) -> None:
 
 def to_file(file: Path, series: Sequence[TrendSeries]) -> None:
     """Draw a panel for each variant and workload, a colour for each device; raise BadSetting if there are too many."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -70,14 +71,15 @@ def to_file(file: Path, series: Sequence[TrendSeries]) -> None:
         raise BadSetting("--output", f"{len(panels)} panels do not fit a picture: choose some with --variant")
     columns = min(len(panels), 2)
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(8 * columns, 3.2 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for panel, axes in zip(panels, grid.flat, strict=False):
-        _draw(axes, panel)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
+    with rc_context({"text.parse_math": False}):  # names are not formulas
+        figure = Figure(figsize=(8 * columns, 3.2 * rows), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for panel, axes in zip(panels, grid.flat, strict=False):
+            _draw(axes, panel)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
 
 
 def _panels(series: Sequence[TrendSeries]) -> list[list[TrendSeries]]:
@@ -94,7 +96,7 @@ def _draw(axes: Any, panel: Sequence[TrendSeries]) -> None:
     for number, trend in enumerate(panel):
         colour = f"C{number}"
         axes.plot([run.at for run in trend.runs], [run.median for run in trend.runs], ".", color=colour,
-                  label=trend.first.place, alpha=0.6)  # fmt: skip
+                  label=one_line(trend.first.place), alpha=0.6)  # fmt: skip
         for begin, end, level in trend.levels:
             axes.plot([trend.runs[begin].at, trend.runs[end - 1].at], [level, level], "-", color=colour, linewidth=1.5)
         for change in trend.changes:
@@ -118,5 +120,5 @@ def _draw(axes: Any, panel: Sequence[TrendSeries]) -> None:
 
 
 def _likeliest(suspects: Sequence[str]) -> str:
-    first = suspects[0] if suspects else ""
+    first = one_line(suspects[0]) if suspects else ""
     return first if len(first) <= 40 else f"{first[:37]}..."

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from db.reads.reports import TaskRow
 from jobs.state import ACTIVE, ENDED, FailureKind, TaskState
-from orchestrator.output import print_message
+from orchestrator.output import message_console, print_message
 from orchestrator.tables import TextTable, to_rich_table
 from orchestrator.views.rows import format_elapsed, format_remark, shown_state
 
@@ -25,7 +25,7 @@ REPORTED = ENDED | {TaskState.RUNNING}  #: states that get a line
 @contextmanager
 def live_progress() -> Iterator[ShowTasks]:
     """Yield a function to call with a job's tasks whenever they have changed."""
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = message_console()
     if not console.is_terminal:
         yield _LineProgress().show
         return

@@ -9,6 +9,7 @@ from typing import Any
 from db.reads.reports import AttemptRow, JobRow, TaskRow
 from db.reads.results import ArtifactRow, ResultRow
 from jobs.masking import masked
+from jobs.plain_text import plain_log
 from jobs.state import DONE, ENDED, TaskState
 from jobs.toolchains import DEFAULT
 from jobs.variants import AXES
@@ -200,7 +201,7 @@ def format_task(row: TaskRow, attempts: Sequence[Mapping[str, Any]]) -> list[str
         ", ".join(filter(None, (row.state.value, format_remark(row)))),
     ]
     if row.has_failed_before and row.failure:
-        lines += [f"  | {text}" for text in row.failure.log_tail.splitlines()]
+        lines += [f"  | {text}" for text in plain_log(row.failure.log_tail).splitlines()]
     lines += [f"  {name}: {address}" for name, address in row.settings.get("links", ())]  # of an imported task
     for attempt in attempts:
         lines += ["", f"attempt {attempt['attempt']} on {attempt['node']}: {attempt['outcome'] or 'running'}"]
@@ -214,7 +215,7 @@ def format_task(row: TaskRow, attempts: Sequence[Mapping[str, Any]]) -> list[str
         ]
         lines += [f"  {artifact['name']}  {artifact['sha256']}" for artifact in attempt["artifacts"]]
         if attempt["failure"]:
-            tail = attempt["failure"]["log_tail"].rstrip().splitlines()
+            tail = plain_log(attempt["failure"]["log_tail"]).rstrip().splitlines()
             lines += [
                 f"  {attempt['failure']['kind']}: {attempt['failure']['message']}",
                 *(f"  | {text}" for text in tail),

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from jobs.errors import UnsafePath
 from jobs.task import Artifact
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -98,7 +99,7 @@ class Backend(Protocol):
 
 
 def expect_sha256(text: str) -> str:
-    """Return the text if it is a sha256; raises ValueError."""
+    """Return the text if it is a sha256; raises UnsafePath."""
     if not SHA256.fullmatch(text):
-        raise ValueError(f"{text!r} is no sha256")
+        raise UnsafePath(text, "is no sha256")
     return text

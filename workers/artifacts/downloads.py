@@ -1,6 +1,7 @@
 """Downloads that are verified in the same pass, and resumed where an earlier try ended."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +47,7 @@ def download_part(artifact: Artifact, part: Path, source: Source) -> bool:
 def _write(artifact: Artifact, part: Path, source: Source) -> bool:
     digest = hashlib.sha256()
     try:
-        with part.open("ab") as file, ThreadPoolExecutor(1) as pool:
+        with open(part, "ab", opener=_open_no_link) as file, ThreadPoolExecutor(1) as pool:
             resumed_bytes = file.tell()
             _hash_file(digest, part, resumed_bytes)
             if resumed_bytes < artifact.size_bytes:
@@ -59,6 +60,11 @@ def _write(artifact: Artifact, part: Path, source: Source) -> bool:
             part.unlink(missing_ok=True)
         raise
     return digest.hexdigest() == artifact.sha256
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a symbolic link that somebody put there."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _hash_file(digest: "_Hash", file: Path, size_bytes: int) -> None:

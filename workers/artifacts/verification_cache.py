@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from jobs.paths import path_part
 from jobs.task import Artifact
 from workers.artifacts.streams import sha256_of
 
@@ -42,14 +43,14 @@ class VerificationCache:
             self._folder.mkdir(parents=True, exist_ok=True)
             part = self._folder / f".{uuid4().hex}.part"
             part.write_text(_identity(stat))
-            part.replace(self._folder / sha256)
+            part.replace(self._folder / path_part(sha256))
 
     def forget(self, sha256: str) -> None:
         """Remove an entry: the file is read before it is used again."""
         self._entries.pop(sha256, None)
         if self._folder is not None:
             with suppress(OSError):
-                (self._folder / sha256).unlink()
+                (self._folder / path_part(sha256)).unlink()
 
     def _is_fresh(self, sha256: str, stat: os.stat_result) -> bool:
         """Whether the file with this `stat` was verified within a day."""
@@ -59,7 +60,7 @@ class VerificationCache:
     def _read(self, sha256: str) -> tuple[str, float]:
         if self._folder is not None:
             with suppress(OSError):
-                file = self._folder / sha256
+                file = self._folder / path_part(sha256)
                 return file.read_text(), file.stat().st_mtime
         return "", 0.0
 

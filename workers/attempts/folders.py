@@ -5,28 +5,19 @@ A working folder is locked by fcntl, not filelock, since the folder itself is th
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from jobs.paths import path_part
 from jobs.stages.base import OUTPUTS
 from workers.processes.attempt_processes import kill_attempt
-
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-
-
-def checked(name: str) -> str:
-    """Return a name that is safe as one part of a path; raises ValueError for any other."""
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} can't be a file's name")
-    return name
 
 
 def log_path(data: Path, attempt_id: str) -> Path:
     """Return where an attempt's log is written while it runs, and kept afterwards."""
-    return data / "logs" / f"{checked(attempt_id)}.log"
+    return data / "logs" / f"{path_part(attempt_id)}.log"
 
 
 def empty_outputs(folder: Path) -> None:
@@ -38,7 +29,7 @@ def empty_outputs(folder: Path) -> None:
 @contextmanager
 def working_folder(data: Path, attempt_id: str) -> Iterator[Path]:
     """A context with an attempt's folder, removed at the end; it is locked, so that nobody takes it for a leftover."""
-    folder = data.absolute() / "work" / checked(attempt_id)
+    folder = data.absolute() / "work" / path_part(attempt_id)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = _make_locked(folder)
     try:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from jobs.errors import ArtifactLost, StorageUnusable
 from jobs.exporters import stage_of
+from jobs.paths import path_below
 from jobs.stages.base import INPUTS, OUTPUTS, Stage
 from jobs.state import POLICIES, Failure, FailureKind
 from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResult
 from jobs.toolchains import Toolchain
 from workers import failures
 from workers.artifacts import ArtifactStore
-from workers.attempts.folders import checked, empty_outputs, log_path, working_folder
+from workers.attempts.folders import empty_outputs, log_path, working_folder
 from workers.attempts.publishing import Publisher
 from workers.environment import MissingTool, gang_variables, resolve_command, stage_environment
 from workers.inputs.content_digests import ContentDigests, Stopped
@@ -194,7 +195,7 @@ def place_inputs(inputs: Mapping[str, Iterable[Artifact]], store: ArtifactStore,
     for stage, artifacts in inputs.items():
         for artifact in artifacts:
             try:
-                store.place(artifact, folder / INPUTS / checked(stage) / checked(artifact.name))
+                store.place(artifact, path_below(folder, INPUTS, stage, artifact.name))
             except ArtifactLost as error:
                 lost.append(failures.LostFile(stage, artifact, error.how))
     if lost:

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from jobs.errors import HaloError, StorageUnusable, ToolchainUnusable
+from jobs.paths import path_part
 from jobs.toolchain_table import result_packages
 from jobs.toolchains import Lock, Toolchain
 from workers.processes.cancellation import Cancellation
@@ -174,7 +175,7 @@ class Environments:
 
     def _key(self, digest: str) -> str:
         # scripts of an environment name its interpreter in line 1: each installation has environments of its own
-        return f"{digest[:16]}-{hashlib.sha256(overlay.installation_id().encode()).hexdigest()[:8]}"
+        return f"{path_part(digest)[:16]}-{hashlib.sha256(overlay.installation_id().encode()).hexdigest()[:8]}"
 
     def _read(self, folder: Path) -> Built | None:
         try:

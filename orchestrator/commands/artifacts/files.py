@@ -72,9 +72,11 @@ def get(
 
     Files are verified; an interrupted fetch continues where it stopped. --target and --job select a variant.
     """
+    import os
     from dataclasses import asdict
 
     from jobs.errors import BadSetting
+    from jobs.paths import path_part
     from orchestrator import output
     from orchestrator.artifacts.artifact_names import is_file_name
     from orchestrator.commands.artifacts.variant_get import get_variant
@@ -82,12 +84,12 @@ def get(
     from orchestrator.formatting import format_bytes
 
     if not is_file_name(name):
-        get_variant(name, path or Path(name), target=target, job=job, json=json)
+        get_variant(name, path or Path(path_part(name)), target=target, job=job, json=json)
         return
     with open_context() as context:
         artifact = find_file(context, name)
-        file = path or Path(artifact.name)
-        if file.exists():
+        file = path or Path(path_part(artifact.name))
+        if os.path.lexists(file):
             raise BadSetting("--output", f"{file} exists already; name another file")
         try:
             context.artifacts.get(artifact, file)

@@ -34,6 +34,7 @@ def reproduce(
     It has the attempt's commands, environment and inputs; of a task those of its latest attempt, or of the one that it
     was cached from. JSON is the manifest of all that.
     """
+    from jobs.paths import path_below
     from orchestrator import output
     from orchestrator.context import open_context
     from orchestrator.reruns import reproduction
@@ -44,12 +45,12 @@ def reproduce(
     if folder is not None:
         _write(folder, manifest, script)
         if manifest["programs"]:
-            _copy_programs(manifest["programs"], folder / PROGRAMS)
+            _copy_programs(manifest["programs"], path_below(folder, PROGRAMS))
         output.print_message(f"run `sh {folder / SCRIPT} FOLDER` with a new folder")
     if json:
         output.print_json(manifest)
     elif folder is None:
-        output.print_text(script)
+        (output.print_text if output.is_terminal() else output.print_raw)(script)
 
 
 def _manifest(context: "Context", name: str, *, links: bool) -> dict[str, Any]:
@@ -107,11 +108,12 @@ def _write(folder: Path, manifest: dict[str, Any], script: str) -> None:
     from json import dumps
 
     from jobs.errors import BadSetting
+    from jobs.paths import path_below
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).write_text(dumps(manifest, indent=2) + "\n")
-        (folder / SCRIPT).write_text(script)
+        path_below(folder, MANIFEST).write_text(dumps(manifest, indent=2) + "\n")
+        path_below(folder, SCRIPT).write_text(script)
         (folder / SCRIPT).chmod(0o755)
     except OSError as error:
         raise BadSetting("--output", f"{error.filename}: {error.strerror}; name another folder") from error

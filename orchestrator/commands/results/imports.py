@@ -1,6 +1,5 @@
 """`haloctl import`."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from orchestrator.imports.imported_file import ImportedFile, KnownWorkload
 
 app = typer.Typer(help="Import results of other programs and of tracker pages.", no_args_is_help=True)
-
-MAX_CLOCK_SKEW = timedelta(days=1)  #: some files contain local times without a zone
 
 VariantName = Annotated[
     str, typer.Option("--variant", help="The measured variant: llama3.1-8B-FP8-TP8; TP1 without TPn.")
@@ -150,16 +147,14 @@ def _import(content: "ImportedFile", file: Path, node: str | None) -> None:
     from datetime import UTC, datetime
 
     from db.writes import imports
-    from jobs.errors import FileError
     from orchestrator import output
     from orchestrator.context import open_context
     from orchestrator.formatting import format_count
+    from orchestrator.imports.cell_checks import expect_storable
 
     for message in content.skipped:
         output.print_message(f"{file}: {message}")
-    latest = datetime.now(UTC) + MAX_CLOCK_SKEW
-    if future := [cell for cell in content.cells if cell.at > latest]:
-        raise FileError(str(file), future[0].line, "", f"{future[0].at.astimezone():%Y-%m-%d %H:%M} is in the future")
+    expect_storable(file, content.cells, datetime.now(UTC))
     with open_context() as context:
         stored = imports.import_cells(
             context.database, content.cells, file.name, getpass.getuser(), node or imports.NODE

@@ -30,6 +30,7 @@ def query(
     The views stay compatible between releases, and nothing can be written. Times are in UTC. For example:
     haloctl query "select variant, min(median) from results where metric = 'itl_ms' group by variant"
     """
+    from db.query.query import MAX_SQL
     from db.query.query import query as run_query
     from jobs.errors import BadSetting
     from orchestrator import output
@@ -44,7 +45,8 @@ def query(
     if not sql:
         raise BadSetting("query", "give a SELECT; `haloctl query --views` lists the views")
     with open_context() as context:
-        answer = run_query(context.database, sys.stdin.read() if sql == "-" else sql, limit=limit, timeout_s=timeout)
+        text = sys.stdin.buffer.read(MAX_SQL + 1).decode(errors="replace") if sql == "-" else sql
+        answer = run_query(context.database, text, limit=limit, timeout_s=timeout)
     columns = _unique_names(answer.columns)
     rows = [[_to_json_value(value) for value in row] for row in answer.rows]
 
@@ -70,10 +72,16 @@ def _unique_names(names: tuple[str, ...]) -> list[str]:
 
 
 def _to_json_value(value: object) -> object:
+    """Return a value that JSON has; numbers that are not finite as text, as Postgres writes them in JSON."""
     from datetime import date, datetime
+    from math import isfinite
 
     if isinstance(value, datetime):
         return value.isoformat(" ")
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
     return value.isoformat() if isinstance(value, date) else value
 
 

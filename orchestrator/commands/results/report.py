@@ -68,5 +68,7 @@ def _write(file: Path, report: "StatusReport") -> None:
 
     partial = file.with_name(f".{file.name}.partial")
     with writing(file):
-        partial.write_text(markdown.page(report) if file.suffix == ".md" else html.page(report), encoding="utf-8")
+        partial.unlink(missing_ok=True)
+        with partial.open("x", encoding="utf-8") as stream:  # a new file, so that nobody's link leads elsewhere
+            stream.write(markdown.page(report) if file.suffix == ".md" else html.page(report))
         partial.replace(file)

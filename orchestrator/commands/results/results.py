@@ -151,7 +151,9 @@ def _print_pivot(
     rows, headings = pivots.to_csv(table)
     output_format.print_rows(rows, headings, lambda: pivots.to_table(table), _empty_message(metrics, since, names))
     for text in pivots.pivot_notes(table) if rows and is_for_people else ():
-        output.print_line(f"\n{text}" if output_format.markdown else text)
+        if output_format.markdown:
+            output.print_line("")
+        output.print_line(text)
 
 
 def _print_groups(

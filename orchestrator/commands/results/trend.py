@@ -97,7 +97,7 @@ def _print_series(all_series: "list[TrendSeries]") -> None:
 
     for series in all_series if len(all_series) <= MAX_PLOTS else ():
         if len(series.runs) >= MIN_PLOTTED_RUNS:
-            output.print_text(plots.in_terminal(series, colour=output.has_colour()) + "\n")
+            output.print_raw(plots.in_terminal(series, colour=output.has_colour()) + "\n")
     output.print_table(trend_rows.to_table(all_series))
     changes = trend_rows.changes_table(all_series)
     if changes.rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.errors import ArtifactLost, StorageUnusable
+from jobs.errors import ArtifactLost, StorageUnusable, UnsafePath
 from jobs.task import Artifact
 from tests.integration.disks import SMALL_DISK_BYTES, small_disk
 from workers.artifacts import ArtifactStore
@@ -161,7 +161,7 @@ def test_a_full_disk_leaves_nothing_half_written(small_disk: Path, tmp_path: Pat
 
 
 def test_a_digest_that_is_none_never_becomes_a_path(store: ArtifactStore) -> None:
-    with pytest.raises(ValueError, match="is no sha256"):
+    with pytest.raises(UnsafePath, match="is no sha256"):
         store.path("../../etc/passwd")
 
 
