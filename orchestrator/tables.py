@@ -47,7 +47,9 @@ class TextTable:
         """Bring each text into one line, with hidden characters escaped."""
         for name in ("columns", "right", "notes"):
             object.__setattr__(self, name, _safe_texts(getattr(self, name)))
-        object.__setattr__(self, "rows", [_safe_texts(row) for row in self.rows])
+        rows = [_safe_texts(row) for row in self.rows]
+        if any(safe is not row for safe, row in zip(rows, self.rows, strict=True)):
+            object.__setattr__(self, "rows", rows)
 
     def column_width(self, index: int) -> int:
         """Return the width of the widest cell of a column, its heading included, in terminal cells."""
@@ -61,7 +63,8 @@ class TextTable:
 
 
 def _safe_texts(texts: Sequence[str]) -> Sequence[str]:
-    return texts if all(text.isascii() and text.isprintable() for text in texts) else [*map(one_line, texts)]
+    safe = [*map(one_line, texts)]
+    return texts if safe == list(texts) else safe
 
 
 def display_width(text: str) -> int:

@@ -160,7 +160,7 @@ def read_value(kind: type, check: Check | None, value: Any) -> Any:
     if value is None:
         return None
     if not isinstance(value, KINDS[kind].plain) or isinstance(value, bool) != (kind is Boolean):
-        raise TypeError(f"it is {str(value)[:MAX_QUOTED]!r}")
+        raise TypeError(f"it is {repr(value)[:MAX_QUOTED]}")
     parsed = KINDS[kind].read(value)
     if check:
         check(parsed)

@@ -145,12 +145,8 @@ def _number(text: str) -> float:
     return float(text)
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"has {constant}, which is not JSON")
-
-
-#: Takes what any database can store: no NaN or infinity, no integer of more than 64 bits.
-DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=_refuse)
+#: Yields what any database can store: no integer of more than 64 bits; NaN and infinity, which programs write, are None.
+DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=lambda _: None)
 
 
 def digest_of_content(content: bytes, source: str) -> str:

@@ -93,7 +93,7 @@ def _date(path: Path, fields: Fields) -> datetime:
 def _serve(path: Path, fields: Fields, known: KnownWorkload) -> Iterator[Measurement]:
     [completed] = numbers_at(path, fields, "completed")
     if completed < 1:
-        raise FileError(str(path), None, "completed", "is below 1: no request was answered")
+        raise FileError(str(path), None, "completed", f"is {completed:g}: no request was answered")
     tokens = {
         "prompt_tokens": _per_request(fields, "total_input_tokens", completed),
         "new_tokens": _per_request(fields, "total_output_tokens", completed),

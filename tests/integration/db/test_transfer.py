@@ -33,6 +33,43 @@ AWKWARD: dict[type, list[Any]] = {
     Float: [0.1 + 0.2, 1e308, 5e-324, -0.0, 3.0],
     String: ["", "'; DROP TABLE jobs; --\t\r\n\\", "ß-日本-🙂", "null"],
 }
+ARTIFACT = {"name": "model.mlir", "kind": "mlir", "sha256": "0" * 64, "size_bytes": 1}
+#: Of the columns whose values have to mean something.
+MEANINGFUL: dict[str, list[Any]] = {
+    "jobs.model_facts": [{"é": [2**70, "\u0000"]}],
+    "jobs.spec": [{}, {"name": "\ud800"}],
+    "tasks.stage": ["export"],
+    "tasks.state": ["pending", "failed"],
+    "tasks.settings": [{"b": [1, 2.5, None, True]}],
+    "tasks.needs": [[], ["a-01"]],
+    "tasks.resources": [{}, {"cpus": 2}],
+    "tasks.pin": [{"node": "n", "devices": [0]}],
+    "tasks.failure": [{"kind": "bad_input", "message": "ß", "log_tail": ""}],
+    "attempts.lock": ["", "0" * 64],
+    "attempts.inputs": [{}, {"export": [ARTIFACT]}],
+    "attempts.places": [[], [{"node": "n", "devices": [{"kind": "cpu", "index": 0}]}]],
+    "attempts.commands": [[], [{"argv": ["python"], "env": {"A": "\n"}}]],
+    "attempts.processes": [[], [{"argv": ["a"], "exit_code": -9, "wall_s": 0.1, "peak_rss_bytes": 1}]],
+    "attempts.environment": [{}, {"A": "ß"}],
+    "attempts.versions": [{}],
+    "attempts.warnings": [[], ["1 of 2"]],
+    "attempts.failure_kind": ["node_lost"],
+    "artifacts.sha256": ["0" * 64, "f" * 64],
+    "measurements.samples": [[1, 2.5, 0.1 + 0.2, 1e-320]],
+    "measurements.context": [{"batch": 1}],
+    "events.from_state": ["pending"],
+    "events.to_state": ["queued"],
+    "durations.recent_s": [[], [0.1]],
+    "nodes.versions": [{}],
+    "nodes.checks": [[]],
+    "nodes.toolchains": [{}],
+    "toolchains.lines": [["torch==2.8"]],
+    "toolchains.versions": [{"torch": "2.8"}],
+    "pins.sha256": ["0" * 63 + digit for digit in "01234"],
+    "schedules.spec": [{}],
+    "schedules.model_facts": [{}],
+}
+NAMES = ("jobs.id", "tasks.id", "attempts.id", "artifacts.name", "toolchains.digest")  #: parts of paths
 INTEGERS = [0, 1, 2**31 - 1]
 BIG_INTEGERS = [2**53 + 1, 2**63 - 1, 0]
 ROWS = 5
@@ -44,6 +81,11 @@ def value_of(column: Column[Any], number: int) -> Any:
         (key,) = column.foreign_keys
         return value_of(key.column, number)
     kind = column.type
+    if str(column) in NAMES:
+        return f"k{number}-01"
+    if str(column) in MEANINGFUL and not (column.nullable and number % 3 == 0):
+        values = MEANINGFUL[str(column)]
+        return values[number % len(values)]
     if column.primary_key:
         return number + 1 if isinstance(kind, Integer) else f"k{number}-{AWKWARD[String][number % 4][:3]}"
     if column.nullable and number % 3 == 0:
