@@ -1,5 +1,6 @@
 """SQL of users, run so that it can only read the views of `db.query.views`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from db.query import postgres, sqlite
 from db.query.errors import refused
 
 MAX_SQL = 100_000  #: characters
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ def query(database: Database, sql: str, *, limit: int, timeout_s: float) -> Quer
         raise refused("it is empty")
     if len(text) > MAX_SQL:
         raise refused(f"it is longer than {MAX_SQL} characters")
+    if UNSTORABLE.search(text):
+        raise refused("it has a character that no database takes")
     if database.url.drivername == "sqlite":
         columns, rows = sqlite.query(database.url, text, limit + 1, timeout_s)
     else:

@@ -67,7 +67,8 @@ def _answer(request: Request) -> list[Any]:
     except TooLarge:
         return ["too large"]
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:  # ValueError: a NUL in the text
-        return ["error", str(error)]
+        is_too_large = getattr(error, "sqlite_errorname", "") == "SQLITE_TOOBIG"
+        return ["too large"] if is_too_large else ["error", str(error)]
 
 
 def _rows(request: Request) -> tuple[list[str], list[tuple[Any, ...]]]:

@@ -145,7 +145,7 @@ def _number(text: str) -> float:
     return float(text)
 
 
-#: Yields what any database can store: no integer of more than 64 bits; NaN and infinity, which programs write, are None.
+#: Yields what any database can store: no integer of more than 64 bits, and None for NaN and infinity.
 DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=lambda _: None)
 
 

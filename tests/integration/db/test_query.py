@@ -210,3 +210,49 @@ def test_postgres_computes(superusers: Database) -> None:
     sums = "avg(x), percentile_cont(0.5) WITHIN GROUP (ORDER BY x), string_agg(x::text, ',')"
     assert ask(superusers, f"SELECT {sums} FROM generate_series(1, 3) x").rows == [(2, 2.0, "1,2,3")]
     assert ask(superusers, "SELECT '[1]'::jsonb -> 0, 2 ^ 3, coalesce(NULL, 'a' || 'b')").rows == [(1, 8.0, "ab")]
+
+
+#: What SQLite computes within one of its own functions, where nothing can interrupt it; and what fills the memory.
+ENDLESS = [
+    "SELECT instr(zeroblob(8000000), CAST(zeroblob(4000000) AS text) || 'x')",
+    "SELECT replace(printf('%.*c', 8000000, 'a'), printf('%.*c', 4000000, 'a') || 'b', 'c')",
+]
+NUMBERED = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000000)"
+LARGE = {
+    "sqlite": [
+        f"{NUMBERED} SELECT zeroblob(1000000) FROM n",
+        f"{NUMBERED} SELECT group_concat(hex(zeroblob(100000))) FROM n",
+        "SELECT zeroblob(1000000000)",
+    ],
+    "postgresql": [
+        "SELECT repeat('x', 1000000) FROM generate_series(1, 1000000)",
+        "SELECT repeat('x', 1000000000)",
+        "SELECT repeat('x', 100000000) AS a, 1 AS a",
+    ],
+}
+
+
+def test_time_is_bounded_within_one_function(sqlite_template: Path) -> None:
+    with open_database(f"sqlite:///{sqlite_template}", create=False) as database:
+        for sql in ENDLESS:
+            with pytest.raises(BadSetting, match="not answered within"):
+                ask(database, sql, timeout_s=0.3)
+
+
+def test_answers_are_bounded(database: Database) -> None:
+    for sql in LARGE[database.url.get_backend_name()]:
+        with pytest.raises(BadSetting, match=r"larger than 64 MiB|not answered|invalid memory alloc"):
+            ask(database, sql, limit=200, timeout_s=2)
+
+
+def test_rows_keep_their_order_and_names(database: Database, store: Store) -> None:
+    submit(store)
+    answer = ask(database, "SELECT task AS a, stage AS a, 1 AS total FROM tasks ORDER BY task DESC")
+    assert (answer.columns, len(answer.rows)) == (("a", "a", "total"), 5)
+    assert answer.rows == sorted(answer.rows, reverse=True)
+
+
+def test_odd_texts_are_refused_or_answered(database: Database) -> None:
+    assert answered(database, ["SELECT '\0'", "SELECT '\udc80'", "SELECT 1 -- " + "a" * 200_000]) == []
+    answered(database, ["SELECT " + "(" * 5000 + "1" + ")" * 5000, "SELECT " + ", ".join("1" * 3000)])
+    answered(database, ["SELECT CAST('infinity' AS timestamp)", "SELECT CAST('nan' AS numeric)", "SELECT 9e999"])
