@@ -14,8 +14,9 @@ from db.schema import tables
 from db.schema.filters import parts
 from db.snapshots.reader import SnapshotReader
 from db.snapshots.snapshot import NeededTask, OpenTask, RunningAttempt, Snapshot, UnresolvedToolchain
-from db.writes import attempts, logs, nodes, requests, terms, toolchains, transitions
+from db.writes import attempts, changes, logs, nodes, requests, terms, toolchains, transitions
 from db.writes.attempts import CacheHit, NewAttempt
+from db.writes.changes import ChangeAction
 from db.writes.nodes import Cordon
 from db.writes.submission import Submission, insert_job
 from db.writes.terms import LeaderKind
@@ -194,11 +195,13 @@ class Store:
         with self.database.writing() as connection:
             nodes.lock(connection, [name])
             nodes.cordon(connection, self._clock(), name, cordon, reason)
+            changes.record(connection, ChangeAction.DRAIN, name, reason)
 
     def uncordon_node(self, name: str) -> None:
         """Let tasks start on a node again; raises NotFound."""
         with self._writing() as (connection, _):
             nodes.uncordon(connection, name)
+            changes.record(connection, ChangeAction.RESUME, name)
 
     def quarantine(self, unfit: Sequence[Unfit]) -> None:
         """Take nodes and devices out of use until they are released; unknown ones are ignored."""
@@ -213,6 +216,8 @@ class Store:
         """
         with self._writing() as (connection, _):
             nodes.release(connection, node, kind, index)
+            device = f"/{kind}" + ("" if index is None else f":{index}") if kind else ""
+            changes.record(connection, ChangeAction.RELEASE, node + device)
 
     def record_lock(self, lock: ToolchainLock, instead_of: str | None) -> StoredLock:
         """Make a lock the current one of its toolchain's name, and return the current one.

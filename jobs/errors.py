@@ -6,8 +6,8 @@
     |- JobFailed              3   also ResultsDiffer, ArtifactsDamaged
     |- NotFound               4   NoSuchJob, NoSuchTask, AmbiguousId, ArtifactLost
     |- Conflict               5   InvalidTransition, LostRace, AlreadyLeading, NameTaken, NotEmpty, InvariantsViolated
-    `- Unreachable            6   DatabaseUnreachable, SchemaOutdated, SchemaNewer, ClusterUnreachable, StorageUnusable,
-                                  IndexUnreachable
+    `- Unreachable            6   DatabaseUnreachable, DatabaseReadOnly, SchemaOutdated, SchemaNewer,
+                                  ClusterUnreachable, StorageUnusable, IndexUnreachable
 
 The fields are the arguments of `super().__init__` and `__str__` makes the text, so that errors survive pickling.
 """
@@ -314,6 +314,10 @@ class Unreachable(HaloError):
 
 class DatabaseUnreachable(Unreachable):
     """A database that can't be opened, read or written."""
+
+
+class DatabaseReadOnly(DatabaseUnreachable):
+    """A database that this user may not write to, or not in this way."""
 
 
 class SchemaOutdated(Unreachable):

@@ -22,10 +22,18 @@ class Context:
 
     @property
     def artifacts(self) -> "ArtifactStore":
-        """The artifact store. Raises StorageUnusable when it can't be used."""
+        """The artifact store, to be read. Raises StorageUnusable when it can't be."""
+        return self._artifacts(is_written=False)
+
+    @property
+    def writable_artifacts(self) -> "ArtifactStore":
+        """The artifact store, to be written too. Raises StorageUnusable when it can't be."""
+        return self._artifacts(is_written=True)
+
+    def _artifacts(self, *, is_written: bool) -> "ArtifactStore":
         from workers.artifacts import ArtifactStore
 
-        return ArtifactStore(self.settings.artifacts, self.settings.artifact_cache)
+        return ArtifactStore(self.settings.artifacts, self.settings.artifact_cache, is_written=is_written)
 
     @property
     def store(self) -> "Store":

@@ -9,7 +9,7 @@ from sqlalchemy import URL, Connection, Engine, Text, create_engine, event, func
 
 from db.connection import schema_version
 from db.connection.change_monitor import CHANNEL, ChangeMonitor, PostgresChangeMonitor, SqliteChangeMonitor
-from db.connection.errors import BUSY_TIMEOUT_S, display_name, parse, translate_errors
+from db.connection.errors import BUSY_TIMEOUT_S, display_name, parse, translate_driver_errors, translate_errors
 from db.connection.process_lock import COLLECTOR, LEADER, AdvisoryProcessLock, FileProcessLock, LockName, ProcessLock
 from db.schema.tables import SCHEMA, to_json
 from jobs.errors import DatabaseUnreachable
@@ -54,7 +54,8 @@ class Database:
             drivers = connection.driver_connection
             connection.detach()
             try:
-                yield drivers
+                with translate_driver_errors(self.url, self._engine.dialect.loaded_dbapi):
+                    yield drivers
             finally:
                 connection.close()
 

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
-from jobs.errors import BadSetting, DatabaseUnreachable
+from jobs.errors import BadSetting, DatabaseReadOnly, DatabaseUnreachable
 
 VARIABLE = "HALOCTL_DATABASE_URL"
 EXPECTED = "should be sqlite:///FILE or postgresql://USER@HOST/NAME"
@@ -27,6 +28,9 @@ SQLITE_REASONS = {
 
 #: By the start of its SQLSTATE, what a server refuses without being out of reach: no permission, read only.
 REFUSALS = ("25006", "28", "3D", "42501", "53", "57")
+
+#: By its SQLSTATE, what this user may not do: in a transaction or server that only reads, or without the privilege.
+DENIED = ("25006", "42501")
 
 SECRETS = ("password", "passfile", "sslpassword", "sslkey")
 
@@ -68,10 +72,30 @@ def translate_errors(url: URL) -> Iterator[None]:
         reason = reason_of(error)
         if reason is None:
             raise
-        raise DatabaseUnreachable(display_name(url), reason) from error
+        kind = DatabaseReadOnly if _is_denied(error.orig) else DatabaseUnreachable
+        raise kind(display_name(url), reason) from error
     except (ImportError, NoSuchModuleError) as error:
         reason = "the Postgres driver is missing: pip install 'haloctl[postgres]'"
         raise DatabaseUnreachable(display_name(url), reason) from error
+
+
+@contextmanager
+def translate_driver_errors(url: URL, driver: Any) -> Iterator[None]:
+    """Convert the errors of a driver that is used without SQLAlchemy as `translate_errors` does."""
+    try:
+        yield
+    except driver.Error as error:
+        state = getattr(error, "sqlstate", None) or ""
+        if not isinstance(error, driver.OperationalError) and not state.startswith(REFUSALS):
+            raise
+        kind = DatabaseReadOnly if _is_denied(error) else DatabaseUnreachable
+        raise kind(display_name(url), mask(" ".join(str(error).split()))) from error
+
+
+def _is_denied(error: object) -> bool:
+    """Whether the database works, but this user may not do that."""
+    name, state = getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)
+    return (name or "").startswith("SQLITE_READONLY") or (state or "").startswith(DENIED)
 
 
 def reason_of(error: DBAPIError) -> str | None:

@@ -12,6 +12,7 @@ from sqlalchemy import Dialect, MetaData, Select, Table, and_, func, select
 
 from db.schema import tables
 from db.schema.renames import COLUMNS
+from db.writes.changes import ChangeAction
 from jobs.state import DONE, TaskState
 from jobs.variants import AXES
 
@@ -136,6 +137,8 @@ def _old_names(table: str, *old: str) -> dict[str, str]:
 
 
 _DEVICES = "JSON: the nodes with the devices of theirs that it held"
+_ACTOR = "the user whose process made the change; null: not known"
+_DATABASE_USER = "the user of the database's session; null: SQLite, or not known"
 _TARGET = "cpu, mi300x, ...; empty: it does not depend on it"
 
 VIEWS: dict[str, QueryView] = {
@@ -235,10 +238,19 @@ VIEWS: dict[str, QueryView] = {
     "events": QueryView(
         "every change of state",
         _described(
-            "id", "at", "job", "task", "attempt", "from_state", "to_state", "detail",
-            task="null: the job's submission",
+            "id", "at", "job", "task", "attempt", "from_state", "to_state", "detail", "actor", "database_user",
+            task="null: the job's submission", actor=_ACTOR, database_user=_DATABASE_USER,
         ),
-        _of("events", "id", "at", "job", "task", "attempt", "from_state", "to_state", "detail"),
+        _of("events", "id", "at", "job", "task", "attempt", "from_state", "to_state", "detail", "actor",
+            "database_user"),
         _old_names("events", "was", "became"),
+    ),
+    "changes": QueryView(
+        "what was done to files, nodes, schedules, targets and toolchains, and by whom",
+        _described(
+            "id", "at", "actor", "database_user", "action", "subject", "detail",
+            actor=_ACTOR, database_user=_DATABASE_USER, action=", ".join(ChangeAction), subject="what was changed",
+        ),
+        _of("changes", "id", "at", "actor", "database_user", "action", "subject", "detail"),
     ),
 }  # fmt: skip

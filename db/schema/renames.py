@@ -39,10 +39,13 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 
 #: By table: the columns that later schemas added.
 ADDED: Mapping[str, frozenset[str]] = {
+    "events": frozenset({"actor", "database_user"}),
     "attempts": frozenset({"duration_s"}),
     "nodes": frozenset({"cordoned_after"}),
     "devices": frozenset({"quarantined_after"}),
 }
+
+ADDED_TABLES = frozenset({"changes"})  #: that later schemas added
 
 FAILURE_KINDS = {"handed_back": "requeued", "unsure": "inconclusive"}
 CORDONS = {"handing_back": "requeuing"}

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    FetchedValue,
     Float,
     ForeignKey,
     Index,
@@ -21,8 +22,10 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
+from db.schema.actors import current_actor
+
 #: The migration that the tables below match; its number tells older schemas from newer ones.
-SCHEMA = "0008"
+SCHEMA = "0009"
 VERSION_TABLE = "haloctl_schema"
 
 #: Refuses NaN, which is not JSON and which Postgres refuses.
@@ -231,6 +234,21 @@ events = Table(
     Column("from_state", String),  #: state before; null: the job was submitted
     Column("to_state", String),  #: state after; null: the job was submitted
     Column("detail", SanitizedText, nullable=False),  #: why, in one line
+    Column("actor", SanitizedText, default=current_actor),  #: user whose process made the change; null: not known
+    Column("database_user", String, server_default=FetchedValue()),  #: user of the session; null: SQLite, or not known
+)
+
+#: Changes that move no task, one row each; never updated.
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", _big_id(), primary_key=True),  #: grows in the order of the changes
+    Column("at", UtcDateTime, nullable=False),  #: when it happened
+    Column("actor", SanitizedText, nullable=False, default=current_actor),  #: user whose process made the change
+    Column("database_user", String, server_default=FetchedValue()),  #: user of the session; null: SQLite has none
+    Column("action", String, nullable=False),  #: pin, gc, drain, ...
+    Column("subject", SanitizedText, nullable=False),  #: what was changed: a file, a node, a schedule, ...
+    Column("detail", SanitizedText, nullable=False),  #: the reason, or what else there is to say
 )
 
 #: Recent durations of tasks, from which the scheduler estimates how long similar tasks take.

@@ -18,8 +18,9 @@ from db.schema import tables
 from db.schema.filters import parts
 from db.schema.ids import attempt_id, find_job, task_ids
 from db.schema.imported import DIGEST, is_imported
-from db.writes import attempts, transitions
+from db.writes import attempts, changes, transitions
 from db.writes.attempts import NewAttempt
+from db.writes.changes import ChangeAction
 from db.writes.submission import Submission, insert_job
 from db.writes.transitions import Transition
 from jobs.errors import NothingToDo
@@ -75,6 +76,7 @@ def import_cells(
         new_jobs = [_store(connection, job_cells, file, by, node) for job_cells in jobs.values()]
         if new_jobs:
             _put_in_order(connection)
+            changes.record(connection, ChangeAction.IMPORT, file, ", ".join(new_jobs))
     counts: dict[str, int] = defaultdict(int)
     for job in known.values():
         counts[job] += 1
@@ -218,4 +220,5 @@ def forget(database: Database, name: str) -> str:
                 if key.column in rows:
                     connection.execute(delete(table).where(key.parent.in_(rows[key.column])))
         connection.execute(delete(tables.jobs).where(tables.jobs.c.id == job))
+        changes.record(connection, ChangeAction.REMOVE_IMPORT, job)
     return job

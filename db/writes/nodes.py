@@ -10,6 +10,8 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindp
 
 from db.schema import tables
 from db.schema.filters import among, newest_event
+from db.writes import changes
+from db.writes.changes import ChangeAction
 from jobs.errors import NotFound
 from jobs.task import Device, Node, Place, Unfit
 
@@ -138,11 +140,14 @@ def quarantine(connection: Connection, at: datetime, unfit: Iterable[Unfit]) -> 
             fresh = (nodes.id == each.node, nodes.cordon.is_distinct_from(Cordon.QUARANTINED))
             values: dict[str, Any] = {"cordon": Cordon.QUARANTINED, "cordon_reason": each.reason}
             values |= {"cordoned_at": at, "cordoned_after": after}
-            connection.execute(update(tables.nodes).where(*fresh).values(values))
+            changed = connection.execute(update(tables.nodes).where(*fresh).values(values)).rowcount
         else:
             fresh = (_is_device(each.node, each.kind, each.index), devices.quarantine_reason.is_(None))
             values = {"quarantine_reason": each.reason, "quarantined_at": at, "quarantined_after": after}
-            connection.execute(update(tables.devices).where(*fresh).values(values))
+            changed = connection.execute(update(tables.devices).where(*fresh).values(values)).rowcount
+        if changed:
+            subject = f"{each.node}/{each.kind}:{each.index}" if each.kind else each.node
+            changes.record(connection, ChangeAction.QUARANTINE, subject, each.reason)
 
 
 def release(connection: Connection, name: str, kind: str, index: int | None) -> None:

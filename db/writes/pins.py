@@ -7,6 +7,8 @@ from sqlalchemy import delete, insert, select
 
 from db.connection.engine import Database
 from db.schema import tables
+from db.writes import changes
+from db.writes.changes import ChangeAction
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,16 @@ def pin(database: Database, sha256: str, why: str, pinned_by: str) -> None:
         connection.execute(delete(tables.pins).where(tables.pins.c.sha256 == sha256))
         row = {"sha256": sha256, "why": why, "pinned_by": pinned_by, "pinned_at": datetime.now(UTC)}
         connection.execute(insert(tables.pins), [row])
+        changes.record(connection, ChangeAction.PIN, sha256, why)
 
 
 def unpin(database: Database, sha256: str) -> bool:
     """Unpin an artifact; returns whether it was pinned."""
     with database.writing() as connection:
-        return connection.execute(delete(tables.pins).where(tables.pins.c.sha256 == sha256)).rowcount > 0
+        if not connection.execute(delete(tables.pins).where(tables.pins.c.sha256 == sha256)).rowcount:
+            return False
+        changes.record(connection, ChangeAction.UNPIN, sha256)
+        return True
 
 
 def pins(database: Database, prefix: str = "") -> list[ArtifactPin]:

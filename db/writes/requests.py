@@ -13,13 +13,16 @@ from db.writes.transitions import LockedTask, Transition, apply, lock_where
 from jobs.errors import NothingToDo
 from jobs.state import ACTIVE, ENDED, RETRYABLE, TaskState
 
+#: The details of events by which users' requests are told from what the head did.
+REQUESTED, RETRIED = "asked for", "tried again"
+
 Needs = Mapping[str, Collection[str]]
 
 
 def cancel(connection: Connection, at: datetime, name: str) -> list[str]:
     """Cancel a job or a task; returns the ids of the tasks that were cancelled."""
     tasks, task = _named(connection, name)
-    moved = _cancel(connection, at, [each for each in tasks if task in (None, each.id)], "asked for", {})
+    moved = _cancel(connection, at, [each for each in tasks if task in (None, each.id)], REQUESTED, {})
     if not moved:
         raise NothingToDo(f"{name} has ended or is being cancelled")
     return moved
@@ -70,7 +73,7 @@ def retry(connection: Connection, at: datetime, name: str) -> list[str]:
     apply(
         connection,
         at,
-        [Transition(each, TaskState.PENDING, "tried again", values={"base_epoch": each.epoch}) for each in moving],
+        [Transition(each, TaskState.PENDING, RETRIED, values={"base_epoch": each.epoch}) for each in moving],
     )
     _give_time(connection, at, job_of(moving[0].id))
     return [each.id for each in moving]

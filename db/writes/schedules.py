@@ -10,6 +10,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from db.connection.engine import Database
 from db.schema import tables
+from db.writes import changes
+from db.writes.changes import ChangeAction
 from db.writes.submission import Submission, insert_job
 from jobs.errors import NameTaken, NotFound, NothingToDo
 from jobs.plan import Plan
@@ -69,6 +71,7 @@ def add(database: Database, schedule: Schedule) -> None:
         if _find(connection, schedule.name) is not None:
             raise NameTaken("schedule", schedule.name, "remove that one, or give --name")
         connection.execute(insert(tables.schedules), [row])
+        changes.record(connection, ChangeAction.ADD_SCHEDULE, schedule.name, schedule.cron)
 
 
 def schedules(database: Database) -> list[Schedule]:
@@ -110,6 +113,7 @@ def remove(database: Database, name: str) -> None:
         _expect(connection, name)
         connection.execute(delete(tables.schedule_runs).where(tables.schedule_runs.c.schedule == name))
         connection.execute(delete(tables.schedules).where(tables.schedules.c.name == name))
+        changes.record(connection, ChangeAction.REMOVE_SCHEDULE, name)
 
 
 def pause(database: Database, name: str) -> None:
@@ -128,6 +132,8 @@ def _set_paused(database: Database, name: str, *, is_paused: bool, next_at: date
             raise NothingToDo(f"schedule {name} is {'paused already' if is_paused else 'not paused'}")
         values = {"is_paused": is_paused, "next_at": next_at}
         connection.execute(update(tables.schedules).where(tables.schedules.c.name == name).values(**values))
+        action = ChangeAction.PAUSE_SCHEDULE if is_paused else ChangeAction.RESUME_SCHEDULE
+        changes.record(connection, action, name)
 
 
 def record_runs(

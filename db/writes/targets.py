@@ -11,6 +11,8 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, select
 from db.connection.engine import Database
 from db.schema import tables
 from db.schema.filters import PATTERN_SIGNS
+from db.writes import changes
+from db.writes.changes import ChangeAction
 
 #: The fields that identify a target over time.
 KEY = ("variant", "target", "metric", "batch", "prompt_tokens", "new_tokens")
@@ -105,6 +107,8 @@ def keep(database: Database, wanted: Collection[QuotedTarget]) -> int:
                 delete(tables.targets).where(*_of_key(target.key), tables.targets.c.since == target.since)
             )
             connection.execute(insert(tables.targets), [asdict(target)])
+            detail = f"{target.value:g} {target.unit}, {target.source}"
+            changes.record(connection, ChangeAction.SET_TARGET, f"{target.variant} {target.metric}", detail)
             recorded += 1
     return recorded
 
@@ -122,7 +126,10 @@ def remove(
     """Delete all targets of exactly this key, earlier ones too; returns how many there were."""
     key = (variant, target, metric, batch, prompt_tokens, new_tokens)
     with database.writing() as connection:
-        return connection.execute(delete(tables.targets).where(*_of_key(key))).rowcount
+        removed = connection.execute(delete(tables.targets).where(*_of_key(key))).rowcount
+        if removed:
+            changes.record(connection, ChangeAction.REMOVE_TARGET, f"{variant} {metric}")
+        return removed
 
 
 def _of_key(key: tuple[Any, ...]) -> list[ColumnElement[bool]]:

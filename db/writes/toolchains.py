@@ -9,6 +9,8 @@ from sqlalchemy import Connection, Row, and_, func, insert, select, text, update
 
 from db.connection.engine import Database
 from db.schema import tables
+from db.writes import changes
+from db.writes.changes import ChangeAction
 from jobs.toolchains import Lock
 
 TICK = timedelta(microseconds=1)
@@ -49,6 +51,7 @@ def record_lock(connection: Connection, at: datetime, lock: Lock, instead_of: st
         built = select(columns.compiler_flags).where(columns.digest == lock.digest, columns.compiler_flags.is_not(None))
         flags = connection.scalar(built.limit(1))
         connection.execute(insert(tables.toolchains).values(row | {"compiler_flags": flags}))
+    changes.record(connection, ChangeAction.LOCK_TOOLCHAIN, lock.name, lock.digest)
     return current(connection, [lock.name])[lock.name]
 
 

@@ -155,6 +155,7 @@ def _old_columns() -> Columns:
             if column not in renames.ADDED.get(name, ())
         ]
         for name, columns in _columns().items()
+        if name not in renames.ADDED_TABLES
     }
 
 

@@ -221,4 +221,4 @@ def format_leader(context: Context) -> str:
 def open_output_cache(context: Context) -> OutputCache:
     """Return the cache of a head of this process, with the toolchain that is installed here as the default."""
     settings = context.settings
-    return OutputCache(context.store, context.artifacts, probe_toolchain(settings.cache))
+    return OutputCache(context.store, context.writable_artifacts, probe_toolchain(settings.cache))

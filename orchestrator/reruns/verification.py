@@ -1,12 +1,12 @@
 """Runs of a task again where it ran before, and whether they come to the same."""
 
-import getpass
 from dataclasses import dataclass
 from typing import Any
 
 from db.reads import earlier_measurements, identities, replanning, reports
 from db.reads.replanning import Replanned
 from db.reads.reports import AttemptRow, TaskRow
+from db.schema.actors import current_actor
 from db.store import Submission
 from db.writes import toolchains
 from jobs.digest import differences
@@ -62,7 +62,7 @@ def submit_replanned(context: Context, replanned: Replanned, name: str) -> str:
             name=name,
             spec=replanned.spec,
             model=replanned.model,
-            submitted_by=getpass.getuser(),
+            submitted_by=current_actor(),
             timeout_s=replanned.timeout_s,
             reuse=True,
         )

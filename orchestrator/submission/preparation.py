@@ -1,10 +1,10 @@
 """The preparation of jobs: from a file's name on the command line to a plan that can be stored."""
 
-import getpass
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from db.schema.actors import current_actor
 from db.store import Store, Submission
 from jobs.errors import BadSetting
 from jobs.input_files import InputFile
@@ -153,7 +153,7 @@ def store_job(
             name=spec.name,
             spec=spec.model_dump(mode="json"),
             model=model,
-            submitted_by=getpass.getuser(),
+            submitted_by=current_actor(),
             timeout_s=spec.timeout,
             reuse=reuse,
             reuse_measurements=reuse_measurements,

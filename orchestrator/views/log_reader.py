@@ -1,5 +1,6 @@
 """Reading an attempt's log, while it is written and afterwards, on the machine where it runs and on any other."""
 
+import math
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from db.reads import reports
 from db.reads.reports import AttemptRow
 from db.schema.imported import DIGEST
-from jobs.errors import ArtifactLost, NothingToDo, StorageUnusable
+from jobs.errors import ArtifactLost, DatabaseReadOnly, NothingToDo, StorageUnusable
 from jobs.state import ENDED
 from orchestrator.context import Context
 from orchestrator.leader.wakeup import WakeupEvent
@@ -107,8 +108,12 @@ class _LogReader:
     def _read_chunks(self, row: AttemptRow) -> Iterator[str]:
         """Yield the chunks that the head has fetched since the last call, and request more."""
         if row.ended_at is None and time.monotonic() >= self._next_request_at:
-            self._context.store.follow_log(self._attempt, FETCH_REQUEST_S)
             self._next_request_at = time.monotonic() + FETCH_REQUEST_S / 3
+            try:
+                self._context.store.follow_log(self._attempt, FETCH_REQUEST_S)
+            except DatabaseReadOnly:
+                self._notify("only what others follow is shown: you may only read the database")
+                self._next_request_at = math.inf
         for chunk in reports.log_chunks(self._context.database, self._attempt, self._last_offset):
             self._last_offset = chunk.offset
             self._position_bytes = chunk.offset + len(chunk.text.encode())

@@ -1,19 +1,21 @@
 """Jobs, tasks, attempts, measurements and artifacts as JSON objects and as table rows. Pure."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from db.reads.reports import AttemptRow, JobRow, TaskRow
 from db.reads.results import ArtifactRow, ResultRow
+from db.reads.user_requests import SUBMITTED, UserRequest
+from db.schema.actors import format_actor
 from jobs.masking import masked
 from jobs.plain_text import plain_log
 from jobs.state import DONE, ENDED, TaskState
 from jobs.toolchains import DEFAULT
 from jobs.variants import AXES
-from orchestrator.formatting import format_bytes, format_duration, format_quantity
+from orchestrator.formatting import format_bytes, format_count, format_duration, format_quantity
 from orchestrator.tables import TextTable
 from orchestrator.times import format_time
 from orchestrator.workloads import workload_in
@@ -80,7 +82,7 @@ def build_job_table(jobs: Sequence[Mapping[str, Any]]) -> TextTable:
     return TextTable(columns, rows, right=("done",))
 
 
-def format_job(row: JobRow) -> list[str]:
+def format_job(row: JobRow, requests: Iterable[UserRequest] = ()) -> list[str]:
     """Return the lines above a job's tasks."""
     job = job_to_json(row)
     origin = f" ({job['origin']})" if job["origin"] else ""
@@ -88,7 +90,23 @@ def format_job(row: JobRow) -> list[str]:
         f"job {row.id}: {row.name}",
         f"{row.state}, {job['done']} of {row.tasks} tasks done",
         f"submitted by {row.submitted_by} at {format_time(job['submitted_at'])}{origin}",
+        *format_requests(requests),
         "",
+    ]
+
+
+def requests_to_json(requests: Iterable[UserRequest]) -> list[dict[str, Any]]:
+    """Return who submitted, cancelled and retried a job."""
+    return [asdict(request) | {"at": request.at.isoformat()} for request in requests]
+
+
+def format_requests(requests: Iterable[UserRequest]) -> list[str]:
+    """Return a line for each request after the submission: `cancelled by ada at ...: 3 tasks`."""
+    return [
+        f"{request.request} by {format_actor(request.actor, request.database_user)} "
+        f"at {format_time(request.at.isoformat())}: {format_count(request.tasks, 'task')}"
+        for request in requests
+        if request.request != SUBMITTED
     ]
 
 
@@ -194,11 +212,12 @@ def attempt_to_json(row: AttemptRow) -> dict[str, Any]:
     }
 
 
-def format_task(row: TaskRow, attempts: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_task(row: TaskRow, attempts: Sequence[Mapping[str, Any]], requests: Iterable[UserRequest] = ()) -> list[str]:
     """Return the lines for a task and its attempts, with commands quoted for a shell."""
     lines = [
         f"task {row.id}: {row.stage} for {row.subject}",
         ", ".join(filter(None, (row.state.value, format_remark(row)))),
+        *format_requests(requests),
     ]
     if row.has_failed_before and row.failure:
         lines += [f"  | {text}" for text in plain_log(row.failure.log_tail).splitlines()]

@@ -1,6 +1,5 @@
 """Schedules: built from the command line, and as JSON objects, tables and text."""
 
-import getpass
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from db.schema.actors import current_actor
 from db.writes.schedules import IfMissed, Schedule, ScheduleRun
 from jobs.errors import BadSetting
 from orchestrator.leader import cron
@@ -46,7 +46,7 @@ def build_schedule(
         if_missed=IfMissed(if_missed),
         is_paused=False,
         next_at=next_at,
-        added_by=getpass.getuser(),
+        added_by=current_actor(),
         added_at=now,
     )
 

@@ -1,5 +1,6 @@
 """A store in a folder: `sha256/<first two digits>/<sha256>`; files are placed as hard links where possible."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
@@ -16,22 +17,27 @@ from workers.artifacts.streams import BLOCK_BYTES, read_blocks, try_hard_link
 from workers.artifacts.verification_cache import VerificationCache
 
 BLOCK_OF_FILE_SYSTEM = 4096  #: bytes
+NOT_WRITABLE_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 FILES, PARTS, ASIDE, CLOCK = "sha256", "incoming", "damaged", ".clock"
 
 
 class FolderBackend:
     """A `Backend` in a folder, safe for any number of writers on any number of machines."""
 
-    def __init__(self, root: Path, verified: VerificationCache) -> None:
-        """Create the folder if necessary; raises StorageUnusable where it can't be made or written."""
+    def __init__(self, root: Path, verified: VerificationCache, *, is_written: bool = True) -> None:
+        """Create the folder if necessary; raises StorageUnusable where it can't be made or written.
+
+        One that is not `is_written` only has to be readable.
+        """
         self.root = root.absolute()
         self._verified = verified
         try:
             (self.root / FILES).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unusable(f"{error.strerror}; choose another data folder") from error
-        if not os.access(self.root / FILES, os.W_OK | os.X_OK):
-            raise self._unusable("it can't be written; choose another data folder")
+        if not os.access(self.root / FILES, (os.W_OK if is_written else os.R_OK) | os.X_OK):
+            verb = "written" if is_written else "read"
+            raise self._unusable(f"it can't be {verb}; choose another data folder")
 
     @property
     def where(self) -> str:
@@ -202,12 +208,20 @@ class FolderBackend:
         return self.root / marker / expect_sha256(sha256)
 
     def _set_aside(self, source: Path, stat: os.stat_result) -> Path:
-        """Move the damaged file, which had this `stat`, aside; one that has replaced it meanwhile goes back."""
+        """Move the damaged file, which had this `stat`, aside; one that has replaced it meanwhile goes back.
+
+        Returns where it lies: where it was, if this user may only read the store.
+        """
         aside = self.root / ASIDE / f"{source.name}-{uuid4().hex[:8]}"
         self._verified.forget(source.name)
         with suppress(FileNotFoundError):
-            aside.parent.mkdir(exist_ok=True)
-            source.rename(aside)
+            try:
+                aside.parent.mkdir(exist_ok=True)
+                source.rename(aside)
+            except OSError as error:
+                if error.errno in NOT_WRITABLE_ERRNOS:
+                    return source
+                raise
             if not os.path.samestat(aside.stat(), stat):
                 with suppress(FileExistsError):
                     source.hardlink_to(aside)

@@ -31,16 +31,19 @@ class ArtifactStore:
     Everything raises StorageUnusable when the store can't be reached or is gone, and never takes that for a lost file.
     """
 
-    def __init__(self, where: Location, cache: Path | None = None, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, where: Location, cache: Path | None = None, limits: Limits = LIMITS, *, is_written: bool = True
+    ) -> None:
         """`cache` is for downloads and the record of verified files; a store in a folder can do without.
 
-        Raises StorageUnusable for a folder that can't be made or written. A remote store is connected on first use.
+        Raises StorageUnusable for a folder that can't be made or written; one that is not `is_written` only has to be
+        readable. A remote store is connected on first use.
         """
         folder = folder_of(where)
         verified = VerificationCache(cache and cache / "verified")
         self._backend: Backend
         if folder is not None:
-            self._backend = FolderBackend(folder, verified)
+            self._backend = FolderBackend(folder, verified, is_written=is_written)
         else:
             from workers.artifacts.remote import RemoteBackend
 

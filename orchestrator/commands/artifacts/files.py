@@ -113,16 +113,16 @@ def put(
 
     It prints the file's sha256; `haloctl artifacts unpin` removes the pin.
     """
-    import getpass
     from dataclasses import asdict
 
+    from db.schema.actors import current_actor
     from db.writes import pins
     from orchestrator import output
     from orchestrator.context import open_context
 
     with open_context() as context:
-        artifact = context.artifacts.put(file, kind or file.suffix.lstrip(".") or "file", may_link=False)
-        pins.pin(context.database, artifact.sha256, f"{why} ({file.name})", getpass.getuser())
+        artifact = context.writable_artifacts.put(file, kind or file.suffix.lstrip(".") or "file", may_link=False)
+        pins.pin(context.database, artifact.sha256, f"{why} ({file.name})", current_actor())
         address = context.artifacts.address(artifact.sha256)
     if json:
         output.print_json({**asdict(artifact), "address": address})

@@ -38,7 +38,7 @@ def verify(
         raise BadSetting("verify", "name a job or a file, or use --all")
     rows = []
     with open_context() as context:
-        store = context.artifacts
+        store = context.writable_artifacts
         for artifact in _all_artifacts(context) if name is None else _named_artifacts(context, name):
             soundness = store.check(artifact)
             rows.append({**asdict(artifact), "state": soundness.value, "address": store.address(artifact.sha256)})
@@ -67,6 +67,8 @@ def gc(
     that were published within the last hour, stay.
     """
     from db.reads import artifact_refs
+    from db.writes import changes
+    from db.writes.changes import ChangeAction
     from jobs.errors import AlreadyRunning
     from orchestrator import output, times
     from orchestrator.artifacts import collection
@@ -76,12 +78,15 @@ def gc(
     with open_context() as context, context.database.collector_lock() as lock:
         if not lock.try_acquire():
             raise AlreadyRunning("artifacts gc", "wait until it has ended")
-        store = context.artifacts
+        store = context.writable_artifacts
         now = store.clock()
         before = times.parse_time(older_than, now, "--older-than") if older_than else None
         result = collection.collect(
             store, lambda: artifact_refs.referenced(context.database, before), now, is_dry=dry_run
         )
+        if not dry_run:
+            detail = f"{format_count(len(result.removed), 'file')}, {format_bytes(result.freed_bytes)}"
+            changes.record_alone(context.database, ChangeAction.GC, store.where, detail)
     if json:
         output.print_json(
             {
@@ -103,8 +108,7 @@ def pin(
     name: options.Artifact, why: Annotated[str, typer.Option("--why", help="The reason, shown by `show`.")]
 ) -> None:
     """Pin a file, so that `gc` never removes it."""
-    import getpass
-
+    from db.schema.actors import current_actor
     from db.writes import pins
     from jobs.errors import ArtifactLost
     from orchestrator import output
@@ -112,10 +116,10 @@ def pin(
 
     with open_context() as context:
         artifact = find_file(context, name)
-        store = context.artifacts
+        store = context.writable_artifacts
         if store.use([artifact]):
             raise ArtifactLost(artifact.name, artifact.sha256, store.where, "missing, or about to be removed,")
-        pins.pin(context.database, artifact.sha256, why, getpass.getuser())
+        pins.pin(context.database, artifact.sha256, why, current_actor())
     output.print_message(f"{artifact.name} ({artifact.sha256[:12]}): pinned")
 
 

@@ -143,9 +143,9 @@ def _parse_conditions(
 
 
 def _import(content: "ImportedFile", file: Path, node: str | None) -> None:
-    import getpass
     from datetime import UTC, datetime
 
+    from db.schema.actors import current_actor
     from db.writes import imports
     from orchestrator import output
     from orchestrator.context import open_context
@@ -156,9 +156,7 @@ def _import(content: "ImportedFile", file: Path, node: str | None) -> None:
         output.print_message(f"{file}: {message}")
     expect_storable(file, content.cells, datetime.now(UTC))
     with open_context() as context:
-        stored = imports.import_cells(
-            context.database, content.cells, file.name, getpass.getuser(), node or imports.NODE
-        )
+        stored = imports.import_cells(context.database, content.cells, file.name, current_actor(), node or imports.NODE)
     for job, count in stored.known.items():
         output.print_message(f"{file}: {format_count(count, 'cell')} imported before, as job {job}")
     for job in stored.jobs:

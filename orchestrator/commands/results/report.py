@@ -30,10 +30,11 @@ def report(
     It prints Markdown by default. Changes are those since the last report, or with --since those since then. A report
     that is written to files without filters counts as the last one.
     """
-    import getpass
     from datetime import UTC, datetime
 
     from db.reads.report_times import record_report
+    from db.schema.actors import current_actor
+    from jobs.errors import DatabaseReadOnly
     from orchestrator import output, times
     from orchestrator.context import open_context
     from orchestrator.reports import markdown
@@ -50,7 +51,10 @@ def report(
             _write(file, page)
             output.print_message(f"written: {file}")
         if not filters.text:
-            record_report(context.database, now, getpass.getuser())
+            try:
+                record_report(context.database, now, current_actor())
+            except DatabaseReadOnly:
+                output.print_message("not counted as the last report: you may only read the database")
 
 
 def _check_suffixes(files: list[Path]) -> None:

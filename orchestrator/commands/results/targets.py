@@ -182,6 +182,6 @@ def _parse_since(since: str | None, now: "datetime") -> "datetime | None":
 
 
 def _user() -> str:
-    import getpass
+    from db.schema.actors import current_actor
 
-    return getpass.getuser()
+    return current_actor()

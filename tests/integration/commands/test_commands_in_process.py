@@ -1,14 +1,12 @@
 """What commands that ask and record do, in this process: targets, import, schedule, db export and import."""
 
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator import cli
+from tests.integration.commands.in_process import Command, Said, haloctl, rows
+
+__all__ = ["haloctl"]
 
 PAGE = """
 |Item | Generate MLIR | IREE numeric |
@@ -20,39 +18,6 @@ PAGE = """
 | llama3.1-8B-FP16 | (320, 9.9) | (310, 9.7) | (300, 9.1) |
 """
 WORKLOAD = ("--target", "mi300x", "--batch", "4", "--prompt-tokens", "2048")
-
-
-class Said(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
-
-
-@pytest.fixture
-def haloctl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HALOCTL_DATABASE_URL", raising=False)
-    monkeypatch.setenv("HALOCTL_DATA", str(tmp_path / "data"))
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["haloctl", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Said(int(end.value.code or 0), *capsys.readouterr())
-
-    return run
-
-
-def rows(haloctl: Command, *arguments: str) -> list[dict[str, Any]]:
-    done = haloctl(*arguments, "--json")
-    assert done.code == 0, done.err
-    parsed: list[dict[str, Any]] = json.loads(done.out)
-    return parsed
 
 
 def test_a_trackers_page_is_its_matrix_and_its_benchmark_table_again(haloctl: Command, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from db.reads.matrix import matrix
 from db.reads.results import results
 from db.reads.variant_files import variant_files
 from db.store import Store
+from db.writes.changes import changes
 from db.writes.imports import ImportedCell, forget, import_cells
 from jobs.errors import NothingToDo
 from jobs.state import Failure, FailureKind, JobState
@@ -140,7 +141,8 @@ def test_an_imported_job_can_be_forgotten_and_no_other(database: Database, store
     before = everything(database)
     (job,) = imported(database, cell(1), cell(1, "invoke", failure=OOM))
     assert forget(database, job[:6]) == job
-    assert everything(database) == before
+    assert [change.action for change in changes(database)] == ["import", "remove import"]
+    assert everything(database) | {"changes": []} == before
     with pytest.raises(NothingToDo, match="was not imported"):
         forget(database, mine)
     assert imported(database, cell(1))

@@ -321,6 +321,7 @@ def _export_of_the_schema_before(connection: Connection) -> Iterator[str]:
     all_columns = {
         source.name: {old_names.get(source.name, {}).get(one.name, one.name): one.type for one in source.columns}
         for source in tables.metadata.sorted_tables
+        if source.name not in renames.ADDED_TABLES
     }
     for name, added in renames.ADDED.items():
         for one in added:
