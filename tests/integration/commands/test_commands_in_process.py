@@ -70,7 +70,7 @@ def test_a_database_is_moved_in_a_file(haloctl: Command, monkeypatch: pytest.Mon
     assert "sqlite" not in (tmp_path / "all.jsonl").read_text()
     monkeypatch.setenv("HALOCTL_DATA", str(tmp_path / "other"))
     done = haloctl("db", "import", "all.gz")
-    assert (done.code, done.out.split()) == (0, ["targets", "1"])
+    assert (done.code, done.out.split()) == (0, ["changes", "1", "targets", "1"])
     assert [row["value"] for row in rows(haloctl, "targets")] == [9.6]
 
 
