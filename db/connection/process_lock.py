@@ -2,9 +2,13 @@
 
 import fcntl
 import os
+import time
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
@@ -29,6 +33,10 @@ COLLECTOR = LockName("collector", 0x68616C67)  #: for the one that removes artif
 KEEPALIVE_SETTINGS = ("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3")
 
 TAKE = "SELECT pg_try_advisory_lock(:key)"
+QUEUE = "SELECT pg_advisory_lock(:key)"
+IS_QUEUED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = :pid AND NOT granted"
+HANDOVER_S = 10  #: for the server to notice that a socket was closed
+POLL_S = 0.01
 HELD = """
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = 0 AND objid = :key
@@ -48,6 +56,17 @@ class ProcessLock(ABC):
     @abstractmethod
     def is_held(self) -> bool:
         """Return whether a process holds it now; not to be called by that process."""
+
+    @abstractmethod
+    def keep(self) -> int | None:
+        """Keep the lock while this process replaces its program; returns what the new program gives to `adopt`.
+
+        None if the lock is not held.
+        """
+
+    @abstractmethod
+    def adopt(self, descriptor: int) -> None:
+        """Take on the lock that this process held before it replaced its program; nobody else gets it in between."""
 
     @abstractmethod
     def close(self) -> None:
@@ -100,6 +119,21 @@ class FileProcessLock(ProcessLock):
             os.close(descriptor)
         return False
 
+    def keep(self) -> int | None:
+        """Leave the locked file open."""
+        if self._descriptor is not None:
+            os.set_inheritable(self._descriptor, True)
+        return self._descriptor
+
+    def adopt(self, descriptor: int) -> None:
+        """Use the locked file, if it is this one."""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), self._file.stat()):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a file that is open once is locked once
+                os.set_inheritable(descriptor, False)
+                self._descriptor = descriptor
+                self.times_acquired += 1
+
     def close(self) -> None:
         """Release the lock. The file stays: if it were removed, two processes could hold it."""
         if self._descriptor is not None:
@@ -115,6 +149,7 @@ class AdvisoryProcessLock(ProcessLock):
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._session: Connection | None = None  #: kept while waiting: each session costs the server a process
         self._is_held = False
+        self._adopted: int | None = None  #: the socket of an earlier session, which holds the lock while it is open
 
     def try_acquire(self) -> bool:
         """Acquire the lock, or check that it is still held: a session that was cut has lost it."""
@@ -123,10 +158,48 @@ class AdvisoryProcessLock(ProcessLock):
                 self._session = self._engine.connect()
                 for setting in KEEPALIVE_SETTINGS:
                     self._session.exec_driver_sql(f"SET {setting}")
-            if not self._is_held and self._session.scalar(text(TAKE), {"key": self._key}):
+            if not self._is_held and self._take(self._session):
                 self._is_held = True
                 self.times_acquired += 1
             return self._is_held
+
+    def keep(self) -> int | None:
+        """Leave the session's socket open: the server takes the session to be alive, and it has the lock."""
+        if not self._is_held or self._session is None:
+            return None
+        descriptor: int = cast("Any", self._session.connection.driver_connection).fileno()
+        os.set_inheritable(descriptor, True)
+        return descriptor
+
+    def adopt(self, descriptor: int) -> None:
+        """Close the socket when a new session is the next to get the lock."""
+        os.set_inheritable(descriptor, False)
+        self._adopted = descriptor
+
+    def _take(self, session: Connection) -> bool:
+        if self._adopted is None:
+            return bool(session.scalar(text(TAKE), {"key": self._key}))
+        return self._take_over(session)
+
+    def _take_over(self, session: Connection) -> bool:
+        """Queue for the lock, then close the session that holds it: those who only try are behind this one."""
+        descriptor, self._adopted = self._adopted, None
+        assert descriptor is not None
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+        session.exec_driver_sql(f"SET lock_timeout = '{HANDOVER_S}s'")
+        with ThreadPoolExecutor(1) as pool, self._engine.connect() as observer:
+            waiting = pool.submit(session.execute, text(QUEUE), {"key": self._key})
+            try:
+                while not waiting.done() and not observer.scalar(text(IS_QUEUED), {"pid": pid}):
+                    time.sleep(POLL_S)
+            finally:
+                os.close(descriptor)
+            try:
+                waiting.result()
+            except DBAPIError:  # somebody else has had the lock since the server dropped the old session
+                return False
+        session.exec_driver_sql("SET lock_timeout = 0")
+        return True
 
     def is_held(self) -> bool:
         """Return whether a process holds it now."""

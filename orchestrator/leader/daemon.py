@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from db.connection.process_lock import ProcessLock
 from jobs.errors import BadSetting
 from jobs.task import Node
 from orchestrator.context import Context
@@ -17,16 +18,16 @@ from orchestrator.ray_executor import RayExecutor
 from orchestrator.settings import Settings
 
 Say = Callable[[str], None]
-Restart = Callable[[str], NoReturn]  #: gets the reason
+Restart = Callable[[str, int | None], NoReturn]  #: gets the reason, and what the leader's lock needs to be kept
 
 
 class HeadExecutor(RayExecutor):
     """Restarts Ray when one of its processes is gone; what agents run goes on meanwhile."""
 
-    def __init__(self, settings: Settings, ray: RayCluster, restart: Restart) -> None:
-        """`restart` is called when Ray has forgotten this process, and does not return."""
+    def __init__(self, settings: Settings, ray: RayCluster, lock: ProcessLock, restart: Restart) -> None:
+        """`restart` is called when Ray has forgotten this process, and does not return; the lead is kept over it."""
         super().__init__(settings.data, ray.address, settings.artifacts)
-        self._ray, self._restart = ray, restart
+        self._ray, self._lock, self._restart = ray, lock, restart
 
     def nodes(self) -> Sequence[Node]:
         """Return the live nodes. Raises ClusterUnreachable."""
@@ -35,7 +36,7 @@ class HeadExecutor(RayExecutor):
 
     def _lose_ray(self, error: BaseException) -> None:
         """Restart this process: in Ray 2.60 an answer that comes while the connection shuts down ends it anyway."""
-        self._restart(str(error))
+        self._restart(str(error), self._lock.keep())
 
 
 def choose_ray(settings: Settings, host: str, port: int, address: str | None, say: Say) -> RayCluster:
@@ -65,22 +66,37 @@ def resolve_host(given: str) -> str:
 
 
 def run_head(
-    context: Context, ray: RayCluster, say: Say, restart: Restart, *, standby: bool, leaves_running: bool
+    context: Context,
+    ray: RayCluster,
+    say: Say,
+    restart: Restart,
+    *,
+    standby: bool,
+    leaves_running: bool,
+    kept_lock: int | None,
 ) -> None:
-    """Lead until a signal comes. Raises AlreadyLeading when somebody leads and `standby` does not allow to wait."""
+    """Lead until a signal comes. Raises AlreadyLeading when somebody leads and `standby` does not allow to wait.
+
+    `kept_lock` is what `restart` was given, in a process that was restarted.
+    """
     has_led = False
 
-    def make_executor() -> HeadExecutor:
+    def make_executor(lock: ProcessLock) -> HeadExecutor:
         nonlocal has_led
         ray.ensure()
         has_led = True
         for line in join_instructions(ray.address, context.settings):
             say(line)
-        return HeadExecutor(context.settings, ray, restart)
+        return HeadExecutor(context.settings, ray, lock, restart)
 
     try:
         with catch_signals() as interrupts:
-            run_leader(context, make_executor, interrupts, say, standby=standby, leaves_running=leaves_running)
+            run_leader(
+                *(context, make_executor, interrupts, say),
+                standby=standby,
+                leaves_running=leaves_running,
+                kept_lock=kept_lock,
+            )
             if has_led and not leaves_running:
                 ray.end()
     finally:

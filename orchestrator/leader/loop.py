@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from db.connection.process_lock import ProcessLock
 from db.reads import reports
 from db.store import LeaderKind
 from jobs.errors import AlreadyLeading, ClusterUnreachable, DatabaseUnreachable, StorageUnusable
@@ -137,28 +138,34 @@ class LeaderLoop:
 
 def run_leader(
     context: Context,
-    make_executor: Callable[[], Executor],
+    make_executor: Callable[[ProcessLock], Executor],
     interrupts: Interrupts,
     say: Callable[[str], None],
     *,
     standby: bool,
     leaves_running: bool = False,
+    kept_lock: int | None = None,
 ) -> None:
     """Lead until a signal comes; then requeue what runs, or leave it to the next head.
 
     `make_executor` is called each time that this process becomes the leader, and the executor is closed or detached by
     the end. `say` gets one line for each change: who leads, what is unreachable and when that is over. Raises
-    AlreadyLeading with the leader's name when somebody leads and `standby` does not allow to wait.
+    AlreadyLeading with the leader's name when somebody leads and `standby` does not allow to wait. `kept_lock` is what
+    the leader's lock said when this process replaced its program, `make_executor` is given the means to do so again.
     """
     cache = open_output_cache(context)
     resolver = UvResolver(context.settings, cache.toolchain)
 
     def make_head() -> Head:
         schedules = Schedules(context.database, lambda: site_toolchains.read_toolchains(context.settings), say)
-        return Head(context.store, make_executor(), cache, resolver, LeaderKind.HEAD, schedules=schedules)
+        return Head(
+            context.store, make_executor(loop.leader_lock), cache, resolver, LeaderKind.HEAD, schedules=schedules
+        )
 
     loop = LeaderLoop(context, make_head, resign=Head.detach)
     interrupts.wake = loop.wakeup.set
+    if kept_lock is not None:
+        loop.leader_lock.adopt(kept_lock)
     try:
         if not standby:
             _expect_no_leader(context, loop)

@@ -101,7 +101,7 @@ class Daemon:
         try:
             with open_database(url, create=False) as database:
                 context = context_of(database, folder)
-                run_leader(context, make_executor, self.interrupts, self.said.append, **options)
+                run_leader(context, lambda _: make_executor(), self.interrupts, self.said.append, **options)
         except BaseException as error:
             self.error = error
 

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+LOCK_VARIABLE = "HALOCTL_KEPT_LOCK"  #: in a head that was restarted: the descriptor of its leader's lock
+
 
 def head(
     host: Annotated[
@@ -31,14 +33,20 @@ def head(
     from orchestrator.context import open_context
     from orchestrator.leader import daemon
 
+    kept_lock = os.environ.pop(LOCK_VARIABLE, None)
     environment = dict(os.environ)
 
-    def restart(reason: str) -> NoReturn:
-        """Restart in the same process, so that its service manager does not notice."""
+    def restart(reason: str, lock: int | None) -> NoReturn:
+        """Restart in the same process: its service manager does not notice, and no other head takes the lead."""
         output.print_message(f"{reason}: restarting the head")
         sys.stdout.flush()
-        os.execve(sys.executable, sys.orig_argv, environment)
+        os.execve(sys.executable, sys.orig_argv, environment | ({} if lock is None else {LOCK_VARIABLE: f"{lock}"}))
 
     with open_context() as context:
         ray = daemon.choose_ray(context.settings, host, port, ray_address, output.print_message)
-        daemon.run_head(context, ray, output.print_message, restart, standby=standby, leaves_running=leave_running)
+        daemon.run_head(
+            *(context, ray, output.print_message, restart),
+            standby=standby,
+            leaves_running=leave_running,
+            kept_lock=None if kept_lock is None else int(kept_lock),
+        )

@@ -1,5 +1,6 @@
 """Opening databases: migrations, crashes, other processes, and one clear message for whatever can't be used."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 
 from db.connection import schema_version
 from db.connection.engine import Database, open_database, upgrade
+from db.connection.process_lock import FileProcessLock
 from db.reads import reports
 from db.schema.tables import SCHEMA, artifacts
 from db.store import Store
@@ -102,6 +104,62 @@ leadership = database.leader_lock()
 print(leadership.try_acquire(), flush=True)
 sys.stdin.read()
 """
+
+
+#: Leads, and replaces its program each time that it is told to.
+LEAD_ON = """
+import os, sys
+from db.connection.engine import open_database
+database = open_database(sys.argv[1], create=False)
+leadership = database.leader_lock()
+if len(sys.argv) > 2:
+    leadership.adopt(int(sys.argv[2]))
+print(leadership.try_acquire(), flush=True)
+sys.stdin.readline()
+os.execv(sys.executable, [sys.executable, "-c", sys.orig_argv[2], sys.argv[1], str(leadership.keep())])
+"""
+
+
+def test_the_lead_is_kept_while_its_program_is_replaced(database_url: str) -> None:
+    """Somebody else tries to get it all the time."""
+    is_over, tries = threading.Event(), list[bool]()
+
+    def try_all_the_time() -> None:
+        with open_database(database_url, create=False) as database, database.leader_lock() as other:
+            while not is_over.is_set() and not any(tries):
+                tries.append(other.try_acquire())
+
+    leader = subprocess.Popen(
+        [sys.executable, "-c", LEAD_ON, database_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with leader:
+        assert leader.stdin and leader.stdout
+        assert leader.stdout.readline() == "True\n"
+        rival = threading.Thread(target=try_all_the_time)
+        rival.start()
+        for _ in range(3):
+            leader.stdin.write("\n")
+            leader.stdin.flush()
+            assert leader.stdout.readline() == "True\n"
+        is_over.set()
+        rival.join()
+        assert len(tries) > 10
+        assert not any(tries)
+        leader.kill()
+    with open_database(database_url, create=False) as database, database.leader_lock() as other:
+        until(other.try_acquire, "its death frees the lead")
+
+
+def test_what_is_no_lock_is_not_adopted(database_url: str) -> None:
+    with open_database(database_url, create=False) as database, database.leader_lock() as leader:
+        assert leader.try_acquire()
+        read_end, write_end = os.pipe()
+        with database.leader_lock() as late:
+            late.adopt(read_end)
+            if isinstance(leader, FileProcessLock):
+                assert not late.try_acquire()
+                os.close(read_end)
+        os.close(write_end)
 
 
 @contextmanager
