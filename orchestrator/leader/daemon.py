@@ -17,6 +17,8 @@ from orchestrator.ray_cluster.head_ray import ExternalRay, HeadRay, RayCluster
 from orchestrator.ray_executor import RayExecutor
 from orchestrator.settings import Settings
 
+SIGNAL_S = 5.0  #: for a call of Ray to come back after a signal
+
 Say = Callable[[str], None]
 Restart = Callable[[str, int | None], NoReturn]  #: gets the reason, and what the leader's lock needs to be kept
 
@@ -37,6 +39,10 @@ class HeadExecutor(RayExecutor):
     def _lose_ray(self, error: BaseException) -> None:
         """Restart this process: in Ray 2.60 an answer that comes while the connection shuts down ends it anyway."""
         self._restart(str(error), self._lock.keep())
+
+    def _ray_hangs(self) -> None:
+        """Restart this process from another thread: its main thread is in a call that does not come back."""
+        self._restart("Ray does not answer", self._lock.keep())
 
 
 def choose_ray(settings: Settings, host: str, port: int, address: str | None, say: Say) -> RayCluster:
@@ -90,7 +96,8 @@ def run_head(
         return HeadExecutor(context.settings, ray, lock, restart)
 
     try:
-        with catch_signals() as interrupts:
+        with catch_signals(forces_end_after_s=SIGNAL_S) as interrupts:
+            ray.is_interrupted = lambda: interrupts.came is not None
             run_leader(
                 *(context, make_executor, interrupts, say),
                 standby=standby,

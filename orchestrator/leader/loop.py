@@ -186,7 +186,8 @@ def _step_until_interrupted(
     last_role = ""
     while not interrupts.came:
         try:
-            happened = loop.step()
+            with interrupts.expected():
+                happened = loop.step()
             outages.recovered()
             role = "leads" if loop.is_leading else f"stands by: {format_leader(context)} leads"
         except (DatabaseUnreachable, ClusterUnreachable, StorageUnusable) as error:

@@ -6,7 +6,7 @@ import select
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,8 @@ CONTROL_STORE, RAYLET = "gcs_server", "raylet"
 PROGRAMS = (CONTROL_STORE, RAYLET)  #: Ray can't do without any of these
 ANSWER_S = 10.0  #: a restarted control store listens within tenths of one
 POLL_S = 0.05
+LOOK_EVERY_S = 0.5
+MISSES = 3  #: a log is there before its process is
 FREE_S = 1.0
 
 
@@ -36,6 +38,8 @@ NO_OUTPUT = (
 
 class RayCluster(Protocol):
     """The Ray that a head uses."""
+
+    is_interrupted: Callable[[], bool]  #: whether waits for Ray are to end
 
     @property
     def address(self) -> str:
@@ -59,6 +63,7 @@ class ExternalRay:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.is_interrupted: Callable[[], bool] = lambda: False
 
     def ensure(self) -> bool:
         """Raise ClusterUnreachable if Ray does not run: it is not started from here."""
@@ -90,6 +95,7 @@ class HeadRay:
         self._log = data / "logs" / "ray-head.log"
         ensure_private(self._state.parent)
         self._folder = ray_folder(data, "head")
+        self.is_interrupted: Callable[[], bool] = lambda: False  #: whether a start is to be given up
         self._lock: int | None = None
         self._store_command: tuple[list[str], dict[str, str]] | None = (
             None  #: argv and environment of the control store
@@ -113,13 +119,7 @@ class HeadRay:
             return True
         self._clear()
         self._expect_free_port()
-        try:
-            self._start()
-        except ClusterUnreachable:
-            if not self._set_state_aside():
-                raise
-            self._clear()
-            self._start()
+        self._start_with_state()
         self._find_processes()
         return True
 
@@ -131,6 +131,15 @@ class HeadRay:
         for descriptor in self._living.values():
             ends.register(descriptor, select.POLLIN)
         return not ends.poll(0)
+
+    def control_store_logs(self) -> set[Path]:
+        """Return the logs that control stores have begun, one for each start of Ray."""
+        return set(self._folder.glob(f"session_*/logs/{CONTROL_STORE}.out"))
+
+    def has_control_store(self) -> bool:
+        """Whether a control store runs; all processes are looked at."""
+        self._find_processes()
+        return CONTROL_STORE in self._living
 
     def end(self) -> None:
         """End every process of Ray, and remove its folder; nodes notice by themselves."""
@@ -179,12 +188,28 @@ class HeadRay:
         self._find_processes()
         return self.is_alive()
 
+    def _start_with_state(self) -> None:
+        """Start Ray; if its control store was killed meanwhile start it again, then without its state."""
+        try:
+            self._start()
+        except ClusterUnreachable:
+            self._clear()
+            if self.is_interrupted():
+                raise
+            try:
+                self._start()
+            except ClusterUnreachable:
+                if self.is_interrupted() or not self._set_state_aside():
+                    raise
+                self._clear()
+                self._start()
+
     def _start(self) -> None:
         for folder in (self._state, self._log.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         command = ray_commands.head_command(self._host, self._port, self._folder)
         environment = ray_commands.environment(self._folder, self._token) | ray_commands.persistent_state(self._state)
-        ray_start.start(command, environment, self._log, f"Ray at {self.address}")
+        ray_start.start(command, environment, self._log, f"Ray at {self.address}", _Watch(self).reason_to_give_up)
 
     def _set_state_aside(self) -> bool:
         """Move the stored state away, which loses no result; return whether there was any."""
@@ -240,6 +265,26 @@ class HeadRay:
             except OSError as error:
                 return error.strerror or str(error)
         return ""
+
+
+class _Watch:
+    """Watches a start of Ray, which itself waits for half a minute for a control store that was killed."""
+
+    def __init__(self, ray: HeadRay) -> None:
+        self._ray, self._earlier_logs = ray, ray.control_store_logs()
+        self._next_look_at = 0.0
+        self._misses = 0  #: looks in a row without a control store, although one was started
+
+    def reason_to_give_up(self) -> str | None:
+        """Return why the start can't succeed or is not wanted any more."""
+        if self._ray.is_interrupted():
+            return "a signal came while it started"
+        if time.monotonic() < self._next_look_at:
+            return None
+        self._next_look_at = time.monotonic() + LOOK_EVERY_S
+        is_missing = self._ray.control_store_logs() > self._earlier_logs and not self._ray.has_control_store()
+        self._misses = self._misses + 1 if is_missing else 0
+        return "its control store ended while it started" if self._misses >= MISSES else None
 
 
 def _strings(file: str) -> list[str]:

@@ -2,13 +2,15 @@
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from jobs.errors import ClusterUnreachable
 from orchestrator.ray_cluster.ray_program import REFUSED, SILENT
 
 TIMEOUT_S = 120.0
+POLL_S = 0.1
 LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+\s+[A-Z]+ \S+:\d+ -- ")
 NATIVE_LOG_LINE = re.compile(r"^\[\d{4}-\d\d-\d\d \S+ [A-Z] \d+ \d+\]")  #: of Ray's C++ code
 
@@ -21,8 +23,17 @@ EXIT_CODES = {
 OUTPUTS = {"RuntimeError: Version mismatch": "its Ray or its Python is another one; install here what its head has"}
 
 
-def start(command: Sequence[str], environment: Mapping[str, str], log: Path, where: str) -> None:
-    """Start Ray's processes, which live on; the output goes to `log`. Raises ClusterUnreachable."""
+def start(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    where: str,
+    give_up: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Start Ray's processes, which live on; the output goes to `log`. Raises ClusterUnreachable.
+
+    `give_up` is asked all the time, and returns a reason to end the start.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -33,12 +44,14 @@ def start(command: Sequence[str], environment: Mapping[str, str], log: Path, whe
             cwd="/",
             start_new_session=True,  # Ctrl-C must not reach them
         )
-        try:
-            exit_code = process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            process.wait()
-            raise ClusterUnreachable(where, f"`ray start` did not end in time; see {log}") from error
+        until = time.monotonic() + TIMEOUT_S
+        while (exit_code := process.poll()) is None:
+            reason = give_up() or (f"`ray start` did not end in time; see {log}" if time.monotonic() > until else None)
+            if reason:
+                process.kill()
+                process.wait()
+                raise ClusterUnreachable(where, reason)
+            time.sleep(POLL_S)
     expect_success(exit_code, log, where)
 
 

@@ -2,8 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ NAMESPACE = "haloctl"
 CONTROL_STORE_S = 3.0
 LOCAL_CONTROL_STORE_S = 15.0  #: one that ended is noticed by its endpoints; only a busy machine makes it take longer
 CLEAN_UP_S = 2.0
+JOIN_S = 45.0  #: a busy machine takes ten
 AGENT_THREADS = 8  #: a cancel is answered while polls are under way
 GROUP_PREFIX = "haloctl:"
 GROUP_WAIT_S = 1  #: Ray 2.60 takes whole seconds
@@ -58,8 +60,16 @@ class RayNode:
 class Connection:
     """A connection; one at a time in a process, because Ray keeps it in global variables."""
 
-    def __init__(self, data: Path, address: str | None, describe: Callable[[], Node]) -> None:
+    def __init__(
+        self,
+        data: Path,
+        address: str | None,
+        describe: Callable[[], Node],
+        on_hang: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_hang` is called, from a thread, when joining a cluster takes too long: Ray itself may wait for ever."""
         self.address = address
+        self._on_hang = on_hang
         self._data, self._describe = data, describe
         self._where = f"Ray at {address}" if address else "the local Ray"
         self._ray: Any = None
@@ -93,7 +103,9 @@ class Connection:
             with interrupts.restore_handlers():
                 if self.address:
                     self._expect_members(self.address)
-                ray.init(**self._options(), log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE)
+                options = self._options()
+                with self._time_limit():
+                    ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE)
         except Exception as error:  # Ray raises bare Exception when a raylet is too slow to come up
             self._reap()
             raise ClusterUnreachable(self._where, reason_of(error)) from error
@@ -222,6 +234,16 @@ class Connection:
             return {"address": self.address}
         self._reaper = Reaper(new_ray_folder())
         return _local_options(self._describe(), self._reaper.folder)
+
+    @contextmanager
+    def _time_limit(self) -> Iterator[None]:
+        timer = threading.Timer(JOIN_S, self._on_hang)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _reap(self) -> None:
         if self._reaper is not None:

@@ -57,7 +57,7 @@ class RayExecutor:
         self._max_silence_s = self._lease_s + margin_s
         self._term = 0
         self._describe_local = cache(lambda: describe_node(LOCAL_NODE))  # until a local agent does it
-        self._connection = Connection(self._data, address, self._describe_local)
+        self._connection = Connection(self._data, address, self._describe_local, self._ray_hangs)
         self._groups = PlacementGroups(self._connection)
         self._in_flight = InFlightAttempts(self._cancel_rest, lambda attempt: self._release(attempt.group))
         self._clients = AgentClients(
@@ -337,6 +337,9 @@ class RayExecutor:
         if self._has_old_groups and is_complete:
             self._groups.remove_unknown({attempt.group for attempt in self._in_flight.by_id.values() if attempt.group})
             self._has_old_groups = False
+
+    def _ray_hangs(self) -> None:
+        """Do nothing about a join that takes long: a local Ray on a busy machine does."""
 
     def _lose_ray(self, error: BaseException) -> None:
         """Disconnect from a Ray that forgot this process. A local one is lost; in a cluster agents live on, and are
