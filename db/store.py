@@ -12,6 +12,7 @@ from sqlalchemy.exc import StatementError
 from db.connection.engine import Database
 from db.schema import tables
 from db.schema.filters import parts
+from db.schema.values import MALFORMED
 from db.snapshots.reader import SnapshotReader
 from db.snapshots.snapshot import NeededTask, OpenTask, RunningAttempt, Snapshot, UnresolvedToolchain
 from db.writes import attempts, changes, logs, nodes, requests, terms, toolchains, transitions
@@ -22,11 +23,12 @@ from db.writes.submission import Submission, insert_job
 from db.writes.terms import LeaderKind
 from db.writes.toolchains import StoredLock
 from db.writes.transitions import Transition
-from jobs.state import Failure, FailureKind, TaskState
+from jobs.state import OPEN, Failure, FailureKind, TaskState
 from jobs.task import Artifact, LogChunk, Node, TaskResult, Unfit
 from jobs.toolchains import Lock as ToolchainLock
 
 __all__ = [
+    "UNSTORABLE",
     "CacheHit",
     "CachedTask",
     "Cordon",
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 #: Raised by a result that can't be stored: it names an unknown metric, holds no number, or holds a file twice.
-UNSTORABLE = (StatementError, LookupError, TypeError, ValueError)
+UNSTORABLE = (StatementError, *MALFORMED)
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,9 @@ class Store:
         return self._move(reasons, TaskState.BLOCKED)
 
     def fail(self, failures: Mapping[str, Failure]) -> set[str]:
-        """Move tasks, each with why it can't run at all, from queued to failed; returns those that were queued."""
+        """Move open tasks, each with why it can't run at all, to failed; returns those that were open."""
         with self._writing() as (connection, now):
-            tasks = [task for task in transitions.lock(connection, failures).values() if task.state is TaskState.QUEUED]
+            tasks = [task for task in transitions.lock(connection, failures).values() if task.state in OPEN]
             transitions.apply(connection, now, [transitions.to_failed(task, failures[task.id]) for task in tasks])
         return {task.id for task in tasks}
 

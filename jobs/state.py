@@ -1,5 +1,6 @@
 """The states of tasks and jobs, the transitions between them, and the kinds of failures."""
 
+import traceback
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,7 +22,7 @@ class TaskState(StrEnum):
 
 #: All allowed transitions; every write of a state is guarded by them.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
-    TaskState.PENDING: frozenset({TaskState.QUEUED, TaskState.BLOCKED, TaskState.CANCELLED}),
+    TaskState.PENDING: frozenset({TaskState.QUEUED, TaskState.FAILED, TaskState.BLOCKED, TaskState.CANCELLED}),
     TaskState.QUEUED: frozenset(
         {TaskState.RUNNING, TaskState.CACHED, TaskState.FAILED, TaskState.PENDING, TaskState.CANCELLED}
     ),
@@ -139,6 +140,13 @@ class Failure:
     kind: FailureKind
     message: str  #: one line, which the matrix shows
     log_tail: str = ""
+
+
+def internal_failure(error: BaseException) -> Failure:
+    """Return the failure of a task for which haloctl's own code raised, with the traceback as its log."""
+    lines = str(error).strip().splitlines() or [""]
+    message = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")
+    return Failure(FailureKind.INTERNAL, message, "".join(traceback.format_exception(error)))
 
 
 def is_retried(kind: FailureKind, times: int, times_with_leader: int = 0) -> bool:

@@ -6,10 +6,13 @@ from typing import Any
 from sqlalchemy import Row
 
 from jobs.state import Failure, FailureKind
-from jobs.task import Artifact, Command, Device, Pin, Place, Process
+from jobs.task import Artifact, Command, Device, Pin, Place, Process, Resources
 from jobs.variants import AXES
 
 Plain = dict[str, Any]
+
+#: Raised by a row whose JSON is none, or is not that of the value that it stands for.
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 def plain(values: Iterable[Artifact | Command | Device | Process]) -> list[Plain]:
@@ -55,6 +58,17 @@ def devices_of(rows: Iterable[Plain] | None) -> tuple[Device, ...]:
 def axes_of(row: Row[Any]) -> dict[str, Any]:
     """Return the axes of a variant from a row that has a column for each."""
     return {name: kind(getattr(row, name)) for name, kind in AXES.items()}
+
+
+def resources_of(row: Plain) -> Resources:
+    """Convert resources back. Raises one of MALFORMED."""
+    resources = Resources(**row)
+    counts = (resources.cpus, resources.memory_bytes, resources.devices, resources.nodes)
+    if not all(isinstance(count, int) and count >= 0 for count in counts) or resources.nodes < 1:
+        raise ValueError(f"resources that nothing can have: {str(row)[:200]}")
+    if not isinstance(resources.device_kind, str):
+        raise TypeError(f"a kind of devices that is no name: {str(row)[:200]}")
+    return resources
 
 
 def pin_of(row: Plain | None) -> Pin | None:

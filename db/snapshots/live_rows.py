@@ -2,18 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, select
 
 from db.schema import tables
 from db.schema.filters import IS_END, among, parts
-from db.schema.values import pin_of, places_of
+from db.schema.values import MALFORMED, pin_of, places_of, resources_of
 from db.snapshots.affinity import preferred_places
 from db.snapshots.snapshot import NeededTask
-from jobs.state import ACTIVE, OPEN, POLICIES
+from jobs.state import ACTIVE, OPEN, POLICIES, internal_failure
 from jobs.task import Place, Resources
+
+#: What stands for the columns of a task whose row is malformed.
+DEFECTIVE: Mapping[str, Any] = {
+    "settings": {},
+    "needed": (),
+    "after": None,
+    "resources": Resources(),
+    "timeout_s": 1.0,
+    "submitted_at": datetime.fromtimestamp(0, UTC),
+    "submitted_by": "",
+}
 
 LIVE = sorted(OPEN | ACTIVE)
 ELSEWHERE = sorted(kind for kind, policy in POLICIES.items() if policy.is_elsewhere_first)
@@ -77,32 +88,67 @@ def _statuses(connection: Connection, query: Select[Any], values: Mapping[str, A
     return [TaskStatus._make(row) for row in connection.execute(query, values).all()]
 
 
+_T, _J = tables.tasks.c, tables.jobs.c
+#: What a task is known by, whatever becomes of its other columns.
+_NAMES = (_T.id, _T.job, _T.stage, _T.subject, _T.toolchain, _T.reuse, _T.duration_key)
+_CONSTANTS = (
+    select(*_NAMES, _T.settings, _T.needs, _T.resources, _T.pin, _T.after)
+    .add_columns(_J.submitted_at, _J.submitted_by, _J.timeout_s, _J.priority)
+    .join(tables.jobs, _J.id == _T.job)
+)
+
+
 def task_constants(connection: Connection, jobs: Sequence[str]) -> dict[str, dict[str, TaskConstants]]:
-    """Return the constants by job and task, in the order of the plans."""
-    tasks, columns = tables.tasks.c, tables.jobs.c
-    query = (
-        select(
-            *(tasks.id, tasks.job, tasks.stage, tasks.subject, tasks.settings, tasks.needs, tasks.resources, tasks.pin),
-            *(columns.submitted_at, columns.submitted_by, columns.timeout_s, columns.priority),
-            *(tasks.toolchain, tasks.reuse, tasks.duration_key, tasks.after),
-        )
-        .join(tables.jobs, columns.id == tasks.job)
-        .where(tasks.job.in_(jobs))
-        .order_by(tasks.id)
-    )
-    rows = connection.execute(query).all()
-    stages = {row.id: row.stage for row in rows}
-    preferred = preferred_places(connection, jobs)
+    """Return the constants by job and task, in the order of the plans; a malformed row is a task with a defect."""
+    rows = _constant_rows(connection, jobs)
+    stages = {row["id"]: row["stage"] for row in rows}
+    try:
+        preferred = preferred_places(connection, jobs)
+    except MALFORMED:  # they are no more than preferred
+        preferred = {}
     constants: dict[str, dict[str, TaskConstants]] = {}
     for row in rows:
-        fields = dict(row._mapping)
-        duration_key = fields.pop("duration_key")
-        fields["needed"] = tuple(NeededTask(need, stages[need]) for need in fields.pop("needs"))
-        fields["resources"] = Resources(**row.resources)
-        fields["pin"] = pin_of(row.pin)
-        fields["affinity"] = preferred.get(row.id, ())
-        constants.setdefault(row.job, {})[row.id] = TaskConstants(fields, duration_key)
+        fields = _fields(row, stages) | {"affinity": preferred.get(row["id"], ())}
+        constants.setdefault(row["job"], {})[row["id"]] = TaskConstants(fields, row["duration_key"])
     return constants
+
+
+def _constant_rows(connection: Connection, jobs: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        rows = connection.execute(_CONSTANTS.where(_T.job.in_(jobs)).order_by(_T.id)).mappings()
+        return [dict(row) for row in rows]
+    except MALFORMED:
+        ids = connection.scalars(select(_T.id).where(_T.job.in_(jobs)).order_by(_T.id)).all()
+        return [_constant_row(connection, task) for task in ids]
+
+
+def _constant_row(connection: Connection, task: str) -> dict[str, Any]:
+    """Return the row of one task; only its names and why, if the others can't be read."""
+    try:
+        return dict(connection.execute(_CONSTANTS.where(_T.id == task)).mappings().one())
+    except MALFORMED as error:
+        names = dict(connection.execute(select(*_NAMES).where(_T.id == task)).mappings().one())
+        return {**names, "defect": internal_failure(error)}
+
+
+def _fields(row: Mapping[str, Any], stages: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of `OpenTask`; of a malformed row those of a task that can't do anything but fail."""
+    names = {key: row[key] for key in ("id", "job", "stage", "subject", "toolchain", "reuse")}
+    try:
+        if "defect" in row:
+            return {**names, **DEFECTIVE, "defect": row["defect"]}
+        fields = {key: row[key] for key in ("settings", "after", "submitted_at", "submitted_by")}
+        fields["needed"] = tuple(NeededTask(need, stages[need]) for need in row["needs"])
+        fields["resources"] = resources_of(row["resources"])
+        fields["pin"] = pin_of(row["pin"])
+        fields["timeout_s"], fields["priority"] = float(row["timeout_s"]), int(row["priority"])
+        if not isinstance(row["settings"], dict):
+            raise TypeError(f"its settings are not a mapping: {str(row['settings'])[:100]}")
+        if row["after"] is not None and row["after"] not in stages:
+            raise LookupError(f"it starts after {row['after']}, which is not there")
+        return {**names, **fields}
+    except MALFORMED as error:
+        return {**names, **DEFECTIVE, "defect": internal_failure(error)}
 
 
 def failed_nodes(connection: Connection, tasks: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -20,6 +20,8 @@ from jobs.state import ACTIVE, DONE, OPEN, TaskState
 from jobs.task import Place
 from jobs.toolchains import DEFAULT
 
+STATES = frozenset(map(str, TaskState))
+
 
 @dataclass
 class LiveJob:
@@ -195,7 +197,7 @@ class SnapshotReader:
     def _open_task(self, constants: rows.TaskConstants, now: rows.TaskStatus) -> OpenTask:
         return OpenTask(
             **constants.fields,
-            state=TaskState(now.state),
+            state=_state(now.state),
             epoch=now.epoch,
             waits_for=now.waits_for,
             is_unschedulable=now.is_unschedulable,
@@ -231,6 +233,11 @@ def _device_seconds(ended: Any) -> float:
     if ended.duration_s is None:
         return device_seconds(ended.started_at, ended.ended_at, weight)
     return float(ended.duration_s * weight)
+
+
+def _state(name: str) -> TaskState:
+    """Return a task's state; a task in a state that nobody knows will not be done."""
+    return TaskState(name) if name in STATES else TaskState.FAILED
 
 
 def _estimate(seconds: Sequence[float]) -> float:

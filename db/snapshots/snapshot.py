@@ -47,6 +47,7 @@ class OpenTask:
     lost_artifacts: str | None = None  #: names of its lost files, which it makes again
     after: str | None = None  #: the task that a gate compares it with; it starts after that has ended in any way
     affinity: tuple[tuple[Place, ...], ...] = ()  #: places of the runs that it is compared with; they are preferred
+    defect: Failure | None = None  #: why it can't be run as it is stored: it fails
 
     @property
     def needs(self) -> tuple[str, ...]:

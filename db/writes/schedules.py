@@ -87,12 +87,21 @@ def schedule(database: Database, name: str) -> Schedule:
         return _expect(connection, name)
 
 
-def due(database: Database, now: datetime) -> list[Schedule]:
-    """Return the schedules that are due."""
+def due(database: Database, now: datetime) -> list[str]:
+    """Return the names of the schedules that are due."""
     columns = tables.schedules.c
-    query = select(tables.schedules).where(columns.next_at <= now).order_by(columns.next_at, columns.name)
+    query = select(columns.name).where(columns.next_at <= now).order_by(columns.next_at, columns.name)
     with database.reading() as connection:
-        return [_schedule(row) for row in connection.execute(query).mappings()]
+        return list(connection.scalars(query))
+
+
+def pause_broken(database: Database, name: str, at: datetime, reason: str) -> None:
+    """Pause a schedule that can't be read or counted on, and record why, so that it is not due again."""
+    run = ScheduleRun(at, at, ScheduleOutcome.FAILED, detail=f"paused: {reason}")
+    with database.writing() as connection:
+        values = {"is_paused": True, "next_at": None}
+        connection.execute(update(tables.schedules).where(tables.schedules.c.name == name).values(**values))
+        connection.execute(insert(tables.schedule_runs), [{**vars(run), "schedule": name}])
 
 
 def runs(database: Database, name: str, limit: int | None = None) -> list[ScheduleRun]:

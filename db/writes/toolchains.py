@@ -1,6 +1,7 @@
 """Reads and writes of the locks that names of toolchains were resolved to; the newest lock of a name is in use."""
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from sqlalchemy import Connection, Row, and_, func, insert, select, text, update
 
 from db.connection.engine import Database
 from db.schema import tables
+from db.schema.values import MALFORMED
 from db.writes import changes
 from db.writes.changes import ChangeAction
 from jobs.toolchains import Lock
@@ -74,7 +76,11 @@ def current(connection: Connection, names: Collection[str]) -> dict[str, StoredL
     )
     same = and_(newest.c.name == columns.name, newest.c.resolved_at == columns.resolved_at)
     rows = connection.execute(select(tables.toolchains).join(newest, same).order_by(columns.digest))
-    return {row.name: _stored_lock(row) for row in rows}
+    locks = {}
+    for row in rows:
+        with suppress(*MALFORMED):  # it is resolved anew
+            locks[row.name] = _stored_lock(row)
+    return locks
 
 
 def versions(connection: Connection, names: Collection[str]) -> frozenset[tuple[Any, ...]]:

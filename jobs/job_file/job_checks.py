@@ -178,6 +178,11 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
 )
 
 
+def extent_problem(spec: JobSpec) -> Problem | None:
+    """Return why a job is too large to be expanded."""
+    return _cells(spec, {}) or _workloads(spec, {})
+
+
 def job_problem(spec: JobSpec, toolchains: Specs) -> Problem | None:
     """Return the first problem of a job file by itself."""
     return next((problem for check in JOB_CHECKS if (problem := check(spec, toolchains))), None)

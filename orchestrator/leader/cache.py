@@ -2,15 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from db.reads.model_files import ModelFiles, model_files
 from db.store import CacheHit, OpenTask, Snapshot, Store, StoredLock
 from jobs.digest import task_digest
 from jobs.exporters import stage_of
-from jobs.state import DONE, TaskState
+from jobs.state import DONE, Failure, TaskState
 from jobs.task import Artifact
 from jobs.toolchains import DEFAULT, Toolchain
+from orchestrator.leader.isolation import failures_of_each
 from orchestrator.scheduler import decision
 from workers.artifacts import ArtifactStore
 from workers.failures import LostFile
@@ -32,14 +33,19 @@ class OutputCache:
     _locks: dict[str, str] = field(default_factory=dict)  #: digests of their locks and of earlier ones, by name
     _outputs: dict[str, tuple[Artifact, ...]] = field(default_factory=dict)  #: of done tasks that others need
     _model_files: dict[str, ModelFiles] = field(default_factory=dict)  #: by job
+    _defects: dict[str, Failure] = field(default_factory=dict)  #: of tasks for which computing the digest raised
 
-    def model_files(self, tasks: Iterable[OpenTask]) -> dict[str, Mapping[str, str]]:
-        """Return, by task, the sha256 of each file of its model when its job was submitted; of those that have one."""
-        reading = [task for task in tasks if "model" in task.settings]
-        unknown = {task.job for task in reading} - self._model_files.keys()
+    def read_model_files(self, tasks: Iterable[OpenTask]) -> None:
+        """Read the sha256 of the files of the tasks' models, once for each job."""
+        unknown = {task.job for task in tasks if "model" in task.settings} - self._model_files.keys()
         if unknown:
             self._model_files |= model_files(self.store.database, unknown)
-        return {task.id: self._model_files[task.job].get(task.settings["model"]["digest"], {}) for task in reading}
+
+    def model_files_of(self, task: OpenTask) -> Mapping[str, str]:
+        """Return the sha256 of each file of a task's model when its job was submitted; they must have been read."""
+        if "model" not in task.settings:
+            return {}
+        return self._model_files[task.job].get(task.settings["model"]["digest"], {})
 
     def set_locks(self, locks: Mapping[str, StoredLock]) -> None:
         """Resolve toolchains' names by these locks from now on."""
@@ -61,14 +67,28 @@ class OutputCache:
         new = [
             task
             for task in tasks
-            if task.id not in self._digests and (task.toolchain == DEFAULT or task.toolchain in self._toolchains)
+            if task.id not in self._digests
+            and task.defect is None
+            and (task.toolchain == DEFAULT or task.toolchain in self._toolchains)
         ]
         unknown = {need.id for task in new for need in task.needed} - self._outputs.keys()
         if unknown:
             self._outputs |= self.store.all_outputs(unknown)
-        for task in new:
-            stage = stage_of(task.stage, task.settings)
-            self._digests[task.id] = task_digest(stage, task.settings, self.toolchain_of(task), self.inputs_of(task))
+        for task, failure in failures_of_each(new, self._compute_digest):
+            self._defects[task.id] = failure
+
+    def _compute_digest(self, task: OpenTask) -> None:
+        stage = stage_of(task.stage, task.settings)
+        self._digests[task.id] = task_digest(stage, task.settings, self.toolchain_of(task), self.inputs_of(task))
+
+    def has_digest(self, task: OpenTask) -> bool:
+        """Return whether the digest of a task is computed."""
+        return task.id in self._digests
+
+    def with_defects(self, tasks: Iterable[OpenTask]) -> tuple[OpenTask, ...]:
+        """Return tasks, those with a defect for which no digest could be computed since the last call."""
+        defects, self._defects = self._defects, {}
+        return tuple(replace(task, defect=defects[task.id]) if task.id in defects else task for task in tasks)
 
     def inputs_of(self, task: OpenTask) -> Inputs:
         """Return the outputs of the tasks that a task needs, by stage; its digest must be computed."""

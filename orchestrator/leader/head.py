@@ -6,13 +6,14 @@ The leader may be a daemon or a `submit --wait`: there is one at a time, and the
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from db.reads import reports
 from db.schema.ids import task_of
 from db.store import LeaderKind, Snapshot, Store, utc_now
+from jobs.errors import Unreachable
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import TaskResult
 from orchestrator.analysis.gating import apply_gates
@@ -20,6 +21,7 @@ from orchestrator.executor import Executor
 from orchestrator.leader.backoff import TaskBackoff
 from orchestrator.leader.cache import OutputCache
 from orchestrator.leader.held_attempts import HeldAttempts
+from orchestrator.leader.isolation import failures_of_each
 from orchestrator.leader.launch import Launcher
 from orchestrator.leader.maintenance import LOGS_EVERY_S, Maintenance
 from orchestrator.leader.schedules import Schedules
@@ -150,7 +152,7 @@ class Head:
         """Store what was collected; what an error leaves unstored is tried again."""
         results, has_results = self._results, bool(self._results)
         if has_results:
-            self.store.finish(apply_gates(self.store.database, results))
+            self.store.finish(self._gated(results))
             for result in results:
                 if result.failure and result.failure.kind is FailureKind.STORE_UNUSABLE:
                     self._backoff.note_store_fault(task_of(result.attempt), result.failure.message)
@@ -159,6 +161,20 @@ class Head:
             if any(result.lost for result in results):
                 self.cache.clear()
         return has_results
+
+    def _gated(self, results: Sequence[TaskResult]) -> list[TaskResult]:
+        """Apply gates; a result for which that raises is an internal failure."""
+        try:
+            return apply_gates(self.store.database, results)
+        except Unreachable:
+            raise
+        except Exception:
+            gated: list[TaskResult] = []
+            for result, failure in failures_of_each(
+                results, lambda result: gated.extend(apply_gates(self.store.database, [result]))
+            ):
+                gated.append(replace(result, failure=failure, measurements=()))
+            return gated
 
     def _needs_decision(self) -> bool:
         if self.clock() >= min(self._decide_at, self._backoff.next_at()):
@@ -183,7 +199,9 @@ class Head:
         snapshot = replace(snapshot, cordoned={**strays, **cordoned, **snapshot.cordoned})
         snapshot, moved = self._resolve_toolchains(snapshot)
         while True:
-            decided = decision.decide(snapshot, nodes, self.cache.duplicates(snapshot), self.now())
+            duplicates = self.cache.duplicates(snapshot)
+            snapshot = replace(snapshot, tasks=self.cache.with_defects(snapshot.tasks))
+            decided = decision.decide(snapshot, nodes, duplicates, self.now())
             actions = self._backoff.apply(decided)
             states = apply_transitions(actions, self.store, self.cache, self._builds)
             if not states:

@@ -8,14 +8,16 @@ from db.connection.engine import Database
 from db.reads import machines
 from db.writes import schedules
 from db.writes.schedules import IfMissed, Schedule, ScheduleOutcome, ScheduleRun
-from jobs.errors import HaloError
-from jobs.job_file.job_checks import places_problem
+from jobs.errors import HaloError, Unreachable
+from jobs.job_file.job_checks import extent_problem, places_problem
 from jobs.job_file.spec import JobSpec
 from jobs.plan import Plan, plan
+from jobs.state import internal_failure
 from jobs.toolchains import ToolchainSpec
 from jobs.variants import BenchmarkPlacement
 from orchestrator import known_nodes
 from orchestrator.leader import cron
+from orchestrator.leader.isolation import failures_of_each
 
 LATE = timedelta(minutes=1)  #: a time that is handled later than this was missed
 
@@ -33,12 +35,20 @@ class Schedules:
     say: Callable[[str], None] = lambda text: None  #: gets one line for each job that was submitted, missed or failed
 
     def submit_due(self, now: datetime) -> list[str]:
-        """Submit what is due, each schedule once, and record what was missed; return the jobs."""
-        jobs = []
-        for schedule in schedules.due(self.database, now):
-            for run in self._handle_due(schedule, now):
-                self.say(f"schedule {schedule.name}: {format_run(run)}")
-                jobs += [run.job] if run.job else []
+        """Submit what is due, each schedule once, and record what was missed; return the jobs.
+
+        A schedule for which that raises is paused.
+        """
+        jobs: list[str] = []
+
+        def handle(name: str) -> None:
+            for run in self._handle_due(schedules.schedule(self.database, name), now):
+                self.say(f"schedule {name}: {format_run(run)}")
+                jobs.extend([run.job] if run.job else [])
+
+        for name, failure in failures_of_each(schedules.due(self.database, now), handle):
+            schedules.pause_broken(self.database, name, now, failure.message)
+            self.say(f"schedule {name}: paused: {failure.message}")
         return jobs
 
     def _handle_due(self, schedule: Schedule, now: datetime) -> list[ScheduleRun]:
@@ -49,14 +59,19 @@ class Schedules:
         if is_run:
             try:
                 made = self._plan(schedule)
-            except (HaloError, ValueError, LookupError) as error:
-                reason = str(error).splitlines()[0]
+            except Unreachable:
+                raise
+            except Exception as error:
+                is_known = isinstance(error, HaloError | ValueError | LookupError)
+                reason = str(error).splitlines()[0] if is_known and str(error) else internal_failure(error).message
                 came = [*came[:-1], ScheduleRun(due.latest, now, ScheduleOutcome.FAILED, detail=reason)]
         return schedules.record_runs(self.database, schedule, due.next, came, made)
 
     def _plan(self, schedule: Schedule) -> Plan:
         """Plan a job as `submit` would now, with the current nodes and toolchains."""
         spec = JobSpec.model_validate(schedule.spec)
+        if problem := extent_problem(spec):
+            raise ValueError(problem.message)
         is_placed = spec.benchmark.on is not BenchmarkPlacement.ANY
         nodes = known_nodes.up_nodes_of(machines.nodes(self.database)) if is_placed else []
         if is_placed and (problem := places_problem(spec, nodes)):

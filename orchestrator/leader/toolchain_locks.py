@@ -96,7 +96,7 @@ class ToolchainLocks:
     def _current_source(self, name: str) -> str | None:
         try:
             return self._resolver.source(name)
-        except HaloError:
+        except Exception:  # resolving it fails for the same reason, which its tasks then tell
             return None
 
     def _store_ended(self, stale: Mapping[str, str]) -> dict[str, StoredLock]:

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 
 from db.store import OpenTask, Snapshot
-from jobs.state import DONE, RETRYABLE, Failure, TaskState
+from jobs.state import DONE, OPEN, RETRYABLE, Failure, TaskState, internal_failure
 from jobs.task import Node, Place
 from jobs.toolchains import DEFAULT
 from orchestrator.scheduler import reasons
@@ -62,7 +62,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Fail:
-    """Fail a queued task that can't run at all."""
+    """Fail an open task that can't run at all."""
 
     task: OpenTask
     failure: Failure
@@ -152,14 +152,24 @@ class _Decision:
             if task.job != job:
                 self._reserve(blocked)
                 job, blocked = task.job, []
-            if task.state is TaskState.PENDING:
-                self._decide_pending(task)
-            elif task.state is TaskState.QUEUED:
-                request = self._decide_queued(task)
-                if request is not None and self._allocator.can_reserve(request.per_node.resources.device_kind):
-                    blocked.append((task, request))
+            try:
+                blocked += self._decide(task)
+            except Exception as error:  # one task's fault stops nothing else
+                self._actions.append(Fail(task, internal_failure(error)))
         self._actions += [Build(name, nodes) for name, nodes in self._allocator.builds().items()]
         return self._actions
+
+    def _decide(self, task: OpenTask) -> list[tuple[OpenTask, Request]]:
+        """Decide about an open task; return its request if nodes are to be reserved for it."""
+        if task.defect is not None and task.state in OPEN:
+            self._actions.append(Fail(task, task.defect))
+        elif task.state is TaskState.PENDING:
+            self._decide_pending(task)
+        elif task.state is TaskState.QUEUED:
+            request = self._decide_queued(task)
+            if request is not None and self._allocator.can_reserve(request.per_node.resources.device_kind):
+                return [(task, request)]
+        return []
 
     def _plan_builds(self) -> None:
         """Let no exclusive task start where a toolchain of any queued task is to be built."""

@@ -33,6 +33,9 @@ def read_log(context: Context, name: str, *, follow: bool, notify: Notify) -> It
     """
     wakeup = WakeupEvent()
     with context.database.monitor_changes(wakeup.set):
+        if trace := _trace_without_attempt(context, name):
+            yield trace
+            return
         attempt = _find_attempt(context, name, wakeup, waits=follow)
         while True:
             yield from _LogReader(context, attempt, wakeup, notify).read(follow=follow)
@@ -43,6 +46,14 @@ def read_log(context: Context, name: str, *, follow: bool, notify: Notify) -> It
                 return
             notify(f"attempt {attempt} has ended; {next_attempt} follows")
             attempt = next_attempt
+
+
+def _trace_without_attempt(context: Context, name: str) -> str:
+    """Return the log of a task that failed before an attempt could be made; empty if it has none."""
+    task = None if name.count("-") == 2 else reports.task(context.database, name)
+    if task is None or task.failure is None or not task.has_failed_before or not task.failure.log_tail:
+        return ""
+    return f"{task.failure.log_tail.rstrip()}\n"
 
 
 def _find_attempt(context: Context, name: str, wakeup: WakeupEvent, *, waits: bool) -> str:
