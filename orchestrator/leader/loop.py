@@ -153,10 +153,12 @@ def run_leader(
     AlreadyLeading with the leader's name when somebody leads and `standby` does not allow to wait. `kept_lock` is what
     the leader's lock said when this process replaced its program, `make_executor` is given the means to do so again.
     """
-    cache = open_output_cache(context)
-    resolver = UvResolver(context.settings, cache.toolchain)
+    toolchain = probe_toolchain(context.settings.cache)
+    resolver = UvResolver(context.settings, toolchain)
 
     def make_head() -> Head:
+        """Make a head; it leads over a store that can't be written at the moment, too."""
+        cache = OutputCache(context.store, context.artifacts, toolchain)
         schedules = Schedules(context.database, lambda: site_toolchains.read_toolchains(context.settings), say)
         return Head(
             context.store, make_executor(loop.leader_lock), cache, resolver, LeaderKind.HEAD, schedules=schedules
@@ -227,6 +229,9 @@ def format_leader(context: Context) -> str:
 
 
 def open_output_cache(context: Context) -> OutputCache:
-    """Return the cache of a head of this process, with the toolchain that is installed here as the default."""
+    """Return the cache for a command that runs its job, with the toolchain that is installed here as the default.
+
+    Raises StorageUnusable for a store that can't be written: who has just submitted wants to know.
+    """
     settings = context.settings
     return OutputCache(context.store, context.writable_artifacts, probe_toolchain(settings.cache))

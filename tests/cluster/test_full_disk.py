@@ -8,6 +8,7 @@ import pytest
 
 from jobs.state import JobState
 from tests.acceptance.haloctl import until
+from tests.cluster import faults
 from tests.cluster.conftest import Cluster, network_of_hosts
 from tests.cluster.faults import ended_as, until_gone, until_over, until_running
 from tests.cluster.hosts import CPU_DEVICES
@@ -85,7 +86,7 @@ def test_a_full_store_is_nobodys_failure_and_what_was_made_waits_for_it(with_sma
 
 
 @pytest.mark.chaos
-def test_a_store_that_turns_read_only_is_waited_for(with_small_store: Cluster) -> None:
+def test_a_store_that_turns_read_only_is_waited_for_also_by_the_next_head(with_small_store: Cluster) -> None:
     cluster, store = with_small_store, str(with_small_store.folder / "artifacts")
     work = cluster.submit_work(CPU_DEVICES)
     until_running(cluster, work, CPU_DEVICES)
@@ -93,6 +94,8 @@ def test_a_store_that_turns_read_only_is_waited_for(with_small_store: Cluster) -
     work.open()
     until_gone(cluster, work)
     until(lambda: "it can't be written" in cluster.hosts["client"].answer("nodes"), "it says why it takes nothing")
+    faults.kill_head(cluster)
+    cluster.start_head("head")
     subprocess.run(["mount", "-o", "remount,rw", store], check=True)
     assert ended_as(cluster, work) == {("succeeded",): CPU_DEVICES}
     until_over(cluster, work)
