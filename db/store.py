@@ -127,7 +127,7 @@ class Store:
 
         Leaves no event; tasks that are no longer open are left alone.
         """
-        with self._writing() as (connection, _):
+        with self._polling() as (connection, _):
             transitions.set_wait_reasons(connection, waits)
 
     def record_cache_hits(self, hits: Sequence[CacheHit]) -> set[str]:
@@ -189,7 +189,7 @@ class Store:
 
         `not_ready` gives the reason for each of them that takes no task now.
         """
-        with self._writing() as (connection, now):
+        with self._polling() as (connection, now):
             nodes.record(connection, now, up, not_ready or {})
 
     def cordon_node(self, name: str, cordon: Cordon, reason: str) -> None:
@@ -236,7 +236,7 @@ class Store:
 
     def follow_log(self, attempt: str, for_s: float) -> None:
         """Have the head fetch the log of a running attempt for so many seconds."""
-        with self._writing() as (connection, now):
+        with self._polling() as (connection, now):
             logs.follow(connection, now, attempt, for_s)
 
     def followed(self) -> list[str]:
@@ -246,7 +246,7 @@ class Store:
 
     def add_log_chunks(self, chunks: Sequence[LogChunk]) -> None:
         """Store fetched parts of logs, except those of attempts that have ended."""
-        with self._writing() as (connection, _):
+        with self._polling() as (connection, _):
             logs.add(connection, chunks)
 
     def find_all_cached(self, digests: Collection[str]) -> dict[str, CachedTask]:
@@ -277,6 +277,12 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, datetime]]:
         with self.database.writing() as connection:
+            yield connection, self._clock()
+
+    @contextmanager
+    def _polling(self) -> Iterator[tuple[Connection, datetime]]:
+        """A transaction for what is written again soon anyway."""
+        with self.database.writing(survives_power_cut=False) as connection:
             yield connection, self._clock()
 
 

@@ -30,6 +30,7 @@ class Database:
         self.url = url
         self._engine = _engine(url)
         self._readers = self._engine.execution_options(**READING[self._engine.dialect.name])
+        self._polls = self._engine.execution_options(**POLLING[self._engine.dialect.name])
         self._watch: PoolProxiedConnection | None = None
 
     @contextmanager
@@ -39,9 +40,13 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Run a transaction that commits everything or nothing; raises DatabaseUnreachable."""
-        with translate_errors(self.url), self._engine.begin() as connection:
+    def writing(self, *, survives_power_cut: bool = True) -> Iterator[Connection]:
+        """Run a transaction that commits everything or nothing; raises DatabaseUnreachable.
+
+        What does not have to survive a power cut is committed without waiting for the disk, where that can be chosen.
+        """
+        engine = self._engine if survives_power_cut else self._polls
+        with translate_errors(self.url), engine.begin() as connection:
             yield connection
             if self._engine.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
@@ -160,6 +165,10 @@ READING: dict[str, dict[str, Any]] = {
 }
 
 
+#: Execution options of transactions whose loss in a power cut does not matter.
+POLLING: dict[str, dict[str, Any]] = {"sqlite": {"synchronous": "NORMAL"}, "postgresql": {}}
+
+
 #: Avoids a query on each first connection, for a type that no table uses.
 UNUSED: dict[str, Any] = {"use_native_hstore": False}
 
@@ -195,12 +204,8 @@ def _never_compile(connection: Any, _: object) -> None:
 
 
 def _prepare(connection: Any, _: object) -> None:
-    """Set WAL mode: readers don't wait for the writer.
-
-    Only a crash of the machine can lose the last commits, and it corrupts nothing.
-    """
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
-        connection.execute(f"PRAGMA {pragma}")
+    """Set WAL mode: readers don't wait for the writer."""
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _enforce_foreign_keys(connection: Any, _: object) -> None:
@@ -209,5 +214,13 @@ def _enforce_foreign_keys(connection: Any, _: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """Begin a transaction; one that will write takes the lock at once, since it could be refused the lock later."""
-    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN IMMEDIATE"))
+    """Begin a transaction; one that will write takes the lock at once, since it could be refused the lock later.
+
+    A commit waits until the disk has it (FULL) or leaves that to the next such commit (NORMAL), which corrupts nothing.
+    """
+    options = connection.get_execution_options()
+    if "begin" in options:
+        connection.exec_driver_sql(options["begin"])
+        return
+    connection.exec_driver_sql(f"PRAGMA synchronous={options.get('synchronous', 'FULL')}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

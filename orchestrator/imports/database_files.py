@@ -10,6 +10,7 @@ from db.connection.engine import Database
 from db.writes import transfer
 from jobs.errors import BadSetting, FileError
 from orchestrator.imports.imported_file import expect_regular_file
+from workers.durability import replace_durably
 
 GZIP_LEVEL = 3  #: nearly as small as with the default, in half of the time
 MAX_LINE = 1 << 24  #: characters
@@ -29,7 +30,7 @@ def write(database: Database, file: Path) -> int:
             for line in transfer.export_lines(database):
                 stream.write(line)
                 row_count += 1
-        part.rename(file)
+        replace_durably(part, file)
     except FileNotFoundError as error:
         raise BadSetting(str(file), "its folder does not exist; create it") from error
     finally:

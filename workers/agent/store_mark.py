@@ -9,6 +9,7 @@ from uuid import uuid4
 from jobs.errors import StorageUnusable
 from workers.artifacts import Location
 from workers.artifacts.locations import MARK, folder_of
+from workers.durability import DISK
 
 
 def make(store: Location) -> str:
@@ -39,7 +40,9 @@ def _make_in_folder(store: Path) -> str:
             fresh.write(uuid4().hex)
             fresh.flush()
             os.chmod(fresh.name, 0o644)  # for other users' agents on other machines
+            DISK.sync_file(Path(fresh.name))
             os.link(fresh.name, store / MARK)
+            DISK.sync_folder(store)
     return (store / MARK).read_text()
 
 

@@ -11,6 +11,7 @@ from jobs.errors import DISK_FULL_ERRNOS
 from jobs.task import Artifact
 from workers.artifacts.backend import READ_ONLY
 from workers.artifacts.streams import read_blocks
+from workers.durability import replace_durably
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -25,7 +26,7 @@ def download(artifact: Artifact, destination: Path, source: Source) -> bool:
     if not download_part(artifact, part, source):
         return False
     part.chmod(READ_ONLY)
-    part.replace(destination)
+    replace_durably(part, destination)
     return True
 
 

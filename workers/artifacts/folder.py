@@ -15,6 +15,7 @@ from workers.artifacts import downloads
 from workers.artifacts.backend import READ_ONLY, SHA256, Marker, Soundness, Stored, expect_sha256
 from workers.artifacts.streams import BLOCK_BYTES, read_blocks, try_hard_link
 from workers.artifacts.verification_cache import VerificationCache
+from workers.durability import DISK, Disk, replace_durably
 
 BLOCK_OF_FILE_SYSTEM = 4096  #: bytes
 NOT_WRITABLE_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -24,15 +25,16 @@ FILES, PARTS, ASIDE, CLOCK = "sha256", "incoming", "damaged", ".clock"
 class FolderBackend:
     """A `Backend` in a folder, safe for any number of writers on any number of machines."""
 
-    def __init__(self, root: Path, verified: VerificationCache, *, is_written: bool = True) -> None:
+    def __init__(self, root: Path, verified: VerificationCache, *, is_written: bool = True, disk: Disk = DISK) -> None:
         """Create the folder if necessary; raises StorageUnusable where it can't be made or written.
 
         One that is not `is_written` only has to be readable.
         """
         self.root = root.absolute()
         self._verified = verified
+        self._disk = disk
         try:
-            (self.root / FILES).mkdir(parents=True, exist_ok=True)
+            self._make_folder(self.root / FILES)
         except OSError as error:
             raise self._unusable(f"{error.strerror}; choose another data folder") from error
         if not os.access(self.root / FILES, (os.W_OK if is_written else os.R_OK) | os.X_OK):
@@ -71,20 +73,26 @@ class FolderBackend:
             part.unlink(missing_ok=True)
 
     def publish(self, file: Path, artifact: Artifact, *, may_link: bool) -> None:
-        """Link the file, replacing what is there; where no link can be made copy it, unless what is there is sound."""
+        """Link the file, replacing what is there; where no link can be made copy it, unless what is there is sound.
+
+        When this returns, a power cut does not take the file away again.
+        """
         destination = self.path(artifact.sha256)
         self._expect_root()
-        destination.parent.mkdir(exist_ok=True)
+        self._make_folder(destination.parent)
         part = self._part()
         try:
-            if may_link and try_hard_link(file, part):
-                self._verified.record(artifact.sha256, part.stat())
-            else:
-                if self._has(artifact) and self.check(artifact) is Soundness.SOUND:
-                    return
+            is_linked = may_link and try_hard_link(file, part)
+            if not is_linked and self._has(artifact) and self.check(artifact) is Soundness.SOUND:
+                self._disk.sync_file(destination)  # whoever has just published it may not be done with that
+                self._disk.sync_folder(destination.parent)
+                return
+            if not is_linked:
                 self._copy(file, artifact, part)
             part.chmod(READ_ONLY)
-            part.replace(destination)
+            replace_durably(part, destination, self._disk)
+            if is_linked:
+                self._verified.record(artifact.sha256, destination.stat())
         finally:
             part.unlink(missing_ok=True)
 
@@ -200,6 +208,13 @@ class FolderBackend:
                 return
             _append(file, _common_bytes(file, partial), partial)
             partial.rename(destination)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder with its parents, for good."""
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+            self._disk.sync_folder(folder.parent)
 
     def _part(self) -> Path:
         return self.root / f".{uuid4().hex}.part"

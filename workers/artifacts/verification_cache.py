@@ -9,13 +9,16 @@ from uuid import uuid4
 from jobs.paths import path_part
 from jobs.task import Artifact
 from workers.artifacts.streams import sha256_of
+from workers.durability import boot_id
 
 DAY_S = 24 * 3600.0
 MIN_RECORDED_BYTES = 1 << 20  #: reading a smaller file takes less time than recording that it was read
 
 
 class VerificationCache:
-    """Remembers files that were verified, by device, inode, size and time of last change.
+    """Remembers files that were verified since this machine started, by device, inode, size and time of last change.
+
+    A power cut may leave other content in a file with the same size and times: all files are read again after it.
 
     Not by ctime: each hard link that comes and goes changes that.
     """
@@ -66,4 +69,4 @@ class VerificationCache:
 
 
 def _identity(stat: os.stat_result) -> str:
-    return f"{stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+    return f"{boot_id()} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"

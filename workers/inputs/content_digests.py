@@ -17,6 +17,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from workers.artifacts.streams import read_blocks
+from workers.durability import boot_id
 
 MIN_RECORDED_BYTES = 1 << 20  #: reading a smaller file takes less time than recording that it was read
 SETTLED_NS = (
@@ -112,12 +113,13 @@ def _recorded(entry: Path, identity: str) -> str | None:
     """Return the sha256 that was recorded for a file with this identity."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         fields = json.loads(entry.read_text())
-        return str(fields["sha256"]) if fields["identity"] == identity else None
+        is_same = (fields["boot"], fields["identity"]) == (boot_id(), identity)  # a power cut may have changed content
+        return str(fields["sha256"]) if is_same else None
     return None
 
 
 def _record(entry: Path, content: FileContent) -> None:
     with suppress(OSError):  # without the entry the file is only read once more
         part = entry.with_name(f".{uuid4().hex}.part")
-        part.write_text(json.dumps({"sha256": content.sha256, "identity": content.identity}))
+        part.write_text(json.dumps({"boot": boot_id(), "sha256": content.sha256, "identity": content.identity}))
         part.replace(entry)

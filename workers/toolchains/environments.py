@@ -23,6 +23,7 @@ from jobs.errors import HaloError, StorageUnusable, ToolchainUnusable
 from jobs.paths import path_part
 from jobs.toolchain_table import result_packages
 from jobs.toolchains import Lock, Toolchain
+from workers.durability import DISK, replace_durably
 from workers.processes.cancellation import Cancellation
 from workers.toolchain_probe import COMPILER, compiler_flags, digest_of_programs, host_cpu
 from workers.toolchains import overlay, uv
@@ -239,9 +240,10 @@ def _write_record(folder: Path, lock: Lock, toolchain: Toolchain) -> None:
             "built_at": datetime.now(UTC).isoformat(),
         }
     )
+    DISK.sync_file_system(folder)  # after a power cut there is no record without all of its files
     part = folder / f"{RECORD}.part"
     part.write_text(text)
-    part.replace(folder / RECORD)
+    replace_durably(part, folder / RECORD)
 
 
 def _expect_versions(lock: Lock, versions: Mapping[str, str]) -> None:

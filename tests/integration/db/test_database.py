@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import insert, text
+from sqlalchemy import Connection, Engine, event, insert, text
 from sqlalchemy.exc import IntegrityError
 
 from db.connection import schema_version
@@ -32,12 +32,35 @@ from tests.stored_jobs import LOST, attempt_of, begun, everything, finish, open_
 ROOT = Path(__file__).parents[3]
 SPAWN = get_context("spawn")
 DEADLINE_S = 30.0
+NORMAL, FULL = 1, 2  #: https://www.sqlite.org/pragma.html#pragma_synchronous
 
 
 def test_an_empty_database_is_made_ready_and_its_schema_is_that_of_the_tables(empty_url: str) -> None:
     with open_database(empty_url, create=True) as database, database.writing() as connection:
         assert schema_version.revision(connection) == SCHEMA
         command.check(schema_version.config(connection))
+
+
+def test_results_are_on_the_disk_when_they_are_committed_and_polls_need_not_be(tmp_path: Path) -> None:
+    committed: list[int] = []
+
+    def note(connection: Connection) -> None:
+        committed.append(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+    with open_database(f"sqlite:///{tmp_path}/halo.db", create=True) as database:
+        store = Store(database)
+        job = submit(store)
+        attempt = start(store, f"{job}-01")
+        event.listen(Engine, "commit", note)
+        try:
+            finish(store, result_of(attempt))
+            assert FULL in committed
+            committed.clear()
+            store.follow_log(attempt.id, 10)
+            store.set_wait_reasons({f"{job}-02": ("cpu", False)})
+            assert set(committed) == {NORMAL}
+        finally:
+            event.remove(Engine, "commit", note)
 
 
 def test_the_check_of_the_schema_bites(empty_url: str) -> None:
