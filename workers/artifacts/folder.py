@@ -211,10 +211,14 @@ class FolderBackend:
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder with its parents, for good."""
-        if not folder.is_dir():
+        if folder.is_dir():
+            return
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
             self._make_folder(folder.parent)
             folder.mkdir(exist_ok=True)
-            self._disk.sync_folder(folder.parent)
+        self._disk.sync_folder(folder.parent)
 
     def _part(self) -> Path:
         return self.root / f".{uuid4().hex}.part"
