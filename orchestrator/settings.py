@@ -8,6 +8,8 @@ HALOCTL_ARTIFACTS          the artifact store, which all nodes of a cluster see:
 HALOCTL_CACHE_GB           what a node keeps of a store at a URL; default: a quarter of its disk
 HALOCTL_RAY_ADDRESS        HOST:PORT of a Ray cluster for `haloctl head` to use; default: it starts one
 HALOCTL_TOOLCHAINS         a file with the site's own toolchains; default: there are none
+HALOCTL_COMPILER_FLAGS     names of further flags of iree-compile that job files may set, with blanks between them;
+                           default: those that jobs.compiler_flags lists
 HALOCTL_CPU_DEVICES        how many logical CPU devices a node has; default 8
 HALOCTL_STAGE_VARIABLES    names of further environment variables that stages of a node see; default: those that
                            jobs.environment_variables lists
@@ -17,6 +19,7 @@ HALOCTL_MAX_FOREIGN_CPU_PERCENT  how much of a node's processors may compute for
 """
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,8 @@ from workers.artifacts import Location, locations
 
 URL_FILE = "HALOCTL_DATABASE_URL_FILE"
 TOOLCHAINS_VARIABLE = "HALOCTL_TOOLCHAINS"
+FLAGS_VARIABLE = "HALOCTL_COMPILER_FLAGS"
+FLAG = re.compile(r"--[A-Za-z0-9][\w-]*", re.ASCII)
 OTHERS = 0o077  #: the bits of a file's mode that let others use it
 
 
@@ -38,6 +43,7 @@ class Settings:
     ray_address: str | None
     artifacts: Location
     toolchains: Path | None = None  #: the site's own
+    compiler_flags: frozenset[str] = frozenset()  #: names that the site's job files may set besides haloctl's
 
     @property
     def cache(self) -> Path:
@@ -53,13 +59,29 @@ class Settings:
 def from_environment() -> Settings:
     """Read the settings; nothing is created."""
     given = os.environ.get("HALOCTL_DATA")
-    data = Path(given).expanduser().absolute() if given else _default_data()
+    data = _path("HALOCTL_DATA", given) if given else _default_data()
     url = _database_url() or f"sqlite:///{data / 'haloctl.db'}"
     shared = os.environ.get(locations.VARIABLE)
     artifacts = locations.parse(shared) if shared else data / "artifacts"
     rows = os.environ.get(TOOLCHAINS_VARIABLE)
-    toolchains = Path(rows).expanduser().absolute() if rows else None
-    return Settings(data, url, os.environ.get("HALOCTL_RAY_ADDRESS") or None, artifacts, toolchains)
+    toolchains = _path(TOOLCHAINS_VARIABLE, rows) if rows else None
+    ray_address = os.environ.get("HALOCTL_RAY_ADDRESS") or None
+    return Settings(data, url, ray_address, artifacts, toolchains, _compiler_flags())
+
+
+def _path(variable: str, text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:  # `~name` of a user that there is not
+        raise BadSetting(variable, f"{text} can't be a path: {error}") from error
+
+
+def _compiler_flags() -> frozenset[str]:
+    names = os.environ.get(FLAGS_VARIABLE, "").split()
+    for name in names:
+        if not FLAG.fullmatch(name):
+            raise BadSetting(FLAGS_VARIABLE, f"{name!r} is not the name of a flag, such as --iree-opt-level")
+    return frozenset(names)
 
 
 def _database_url() -> str | None:
@@ -68,7 +90,7 @@ def _database_url() -> str | None:
         return url
     if url:
         raise BadSetting(URL_FILE, "HALOCTL_DATABASE_URL is set as well; unset one of the two")
-    return _read_secret(Path(file).expanduser())
+    return _read_secret(_path(URL_FILE, file))
 
 
 def _read_secret(file: Path) -> str:

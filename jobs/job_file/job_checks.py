@@ -1,11 +1,13 @@
 """The checks of whole job files: what a file asks for that can't be done, and the key that is to blame."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 
 from jobs import limits, quantizers
+from jobs.compiler_flags import flag_problem
 from jobs.engines import ENGINES
 from jobs.errors import UnknownToolchain
+from jobs.inductor_options import inductor_problem
 from jobs.job_file.spec import JobSpec
 from jobs.job_file.variant_checks import variant_problems
 from jobs.metrics import METRICS
@@ -127,6 +129,13 @@ def _torch(spec: JobSpec, toolchains: Specs) -> Problem | None:
     return None
 
 
+def _inductor(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    for name, value in spec.torch.inductor.items():
+        if reason := inductor_problem(name, value):
+            return Problem.at("torch", "inductor", name, message=reason)
+    return None
+
+
 def _toolchains(spec: JobSpec, toolchains: Specs) -> Problem | None:
     for variant in spec.variants.unnamed:
         name, engine = variant.toolchain, variant.engine
@@ -174,6 +183,7 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
     _quantize,
     _placement,
     _torch,
+    _inductor,
     _toolchains,
 )
 
@@ -186,6 +196,14 @@ def extent_problem(spec: JobSpec) -> Problem | None:
 def job_problem(spec: JobSpec, toolchains: Specs) -> Problem | None:
     """Return the first problem of a job file by itself."""
     return next((problem for check in JOB_CHECKS if (problem := check(spec, toolchains))), None)
+
+
+def flags_problem(spec: JobSpec, site_flags: Collection[str]) -> Problem | None:
+    """Return the first of the compiler's flags that a job file can't set; `site_flags` are names that a site allows."""
+    for index, flag in enumerate(spec.compile.flags):
+        if reason := flag_problem(flag, site_flags):
+            return Problem.at("compile", "flags", index, message=reason)
+    return None
 
 
 def installation_problem(spec: JobSpec, installed: Mapping[str, str], toolchains: Specs) -> Problem | None:

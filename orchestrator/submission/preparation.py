@@ -10,6 +10,7 @@ from jobs.errors import BadSetting
 from jobs.input_files import InputFile
 from jobs.job_file.files import with_files
 from jobs.job_file.job_checks import (
+    flags_problem,
     installation_problem,
     job_problem,
     places_problem,
@@ -59,7 +60,8 @@ def prepare(name: str, settings: Settings, options: SubmitOptions = SubmitOption
     file = with_options(job_file.load(name, toolchains), options, toolchains)
     nodes = _nodes(file, options)
     toolchain = probe_toolchain(settings.cache)
-    problems = [weights_problem(file.spec, source) for source in file.sources]
+    problems = [flags_problem(file.spec, settings.compiler_flags)]
+    problems += [weights_problem(file.spec, source) for source in file.sources]
     problems.append(installation_problem(file.spec, toolchain.versions, toolchains))
     _refuse(file, problems)
     file = with_digests(file, settings.cache)

@@ -1,0 +1,119 @@
+"""Job files set options of compilers that change generated code, and no others."""
+
+import re
+
+import pytest
+
+from jobs.compiler_flags import COMPILER_FLAGS, flag_problem
+from jobs.inductor_options import INDUCTOR_OPTIONS, inductor_problem
+from jobs.job_file.job_checks import flags_problem, job_problem
+from jobs.stages.compile import UNPACKED_IN_PLACE
+from jobs.targets import TARGETS
+from jobs.toolchain_table import TOOLCHAINS
+from tests.stored_jobs import spec_of
+
+#: What a name says of a flag that runs programs, or reads or writes files.
+DANGEROUS = re.compile(
+    r"path|file|dir\b|-to$|-from$|plugin|linker|bitcode$|import|export|pipeline|params|library|dump|exec"
+)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--iree-opt-level=O3",
+        "--iree-hal-indirect-command-buffers=true",
+        "--iree-stream-resource-memory-model=discrete",
+        "--iree-hal-memoization=true",
+        "--iree-hip-target=gfx942",
+        "--iree-rocm-target-features=+sramecc,-xnack",
+        "--iree-dispatch-creation-enable-aggressive-fusion",
+        "--iree-opt-data-tiling=false",
+        "--iree-input-type=none",
+        "--iree-execution-model=async-external",
+        "--iree-llvmcpu-target-cpu=host",
+        "--iree-llvmcpu-target-vector-width-in-bytes=32",
+        "--iree-opt-const-expr-max-size-increase-threshold=-1",
+        *UNPACKED_IN_PLACE,
+        *(flag.spelled([name]) for target in TARGETS.values() for flag in target.flags[-1:] for name in flag.names),
+    ],
+)
+def test_flags_of_code_generation_are_allowed(flag: str) -> None:
+    assert flag_problem(flag) is None
+
+
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--iree-llvmcpu-embedded-linker-path=id>pwned;#", "not among the flags"),
+        ("--iree-hal-dump-executable-files-to=/anywhere", "not among the flags"),
+        ("--iree-hal-preprocess-executables-with=touch pwned", "not among the flags"),
+        ("--iree-preprocessing-pass-pipeline=builtin.module()", "not among the flags"),
+        ("--iree-load-plugin=./evil.so", "not among the flags"),
+        ("--iree-plugin=evil", "not among the flags"),
+        ("--mlir-print-ir-after-all", "HALOCTL_COMPILER_FLAGS"),
+        ("--iree-opt-levle=O3", "did you mean --iree-opt-level?"),
+        ("--iree-opt-level=/etc/passwd", "should have O0, O1, O2 or O3"),
+        ("--iree-opt-level", "should have O0, O1, O2 or O3"),
+        ("--iree-hip-target=../x", "without blanks or slashes"),
+        ("--iree-hip-target=a;b", "without blanks or slashes"),
+        ("--iree-hip-target=$(id)", "without blanks or slashes"),
+        ("--iree-hip-target=x\n", "without blanks or slashes"),
+        ("--iree-opt-data-tiling=perhaps", "true or false"),
+        ("--iree-vm-target-index-bits=many", "a whole number"),
+        ("-o=/tmp/x", "not among the flags"),
+    ],
+)
+def test_other_flags_are_refused_with_the_reason(flag: str, reason: str) -> None:
+    problem = flag_problem(flag)
+    assert problem is not None
+    assert reason in problem
+
+
+def test_no_name_in_the_table_is_that_of_a_flag_for_files_or_programs() -> None:
+    links = {"--iree-hal-link-executables", "--iree-hal-executable-debug-level", "--iree-execution-model"}
+    links |= {"--iree-llvmcpu-link-ukernel-bitcode", "--iree-codegen-llvmgpu-vectorize-pipeline"}
+    assert [name for name in COMPILER_FLAGS if DANGEROUS.search(name) and name not in links] == []
+    assert [name for name in INDUCTOR_OPTIONS if re.search(r"path|file|dir\b|cxx|_home|log|cache$", name)] == []
+
+
+def test_a_site_allows_names_and_still_no_paths() -> None:
+    assert flag_problem("--amdgpu-dpp-combine=false", {"--amdgpu-dpp-combine"}) is None
+    assert flag_problem("--amdgpu-dpp-combine", {"--amdgpu-dpp-combine"}) is None
+    problem = flag_problem("--dump-to=/tmp/x", {"--dump-to"})
+    assert problem is not None
+    assert "not '/tmp/x'" in problem
+
+
+def test_the_problem_of_a_flag_names_its_key() -> None:
+    spec = spec_of(compile={"flags": ["--iree-opt-level=O3", "--x"]})
+    problem = flags_problem(spec, ())
+    assert problem is not None
+    assert problem.keys == (("compile", "flags", 1),)
+    assert flags_problem(spec, {"--x"}) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"freezing": True, "max_autotune_gemm_backends": "ATEN,TRITON", "cpp.simdlen": 512}, None),
+        ({"cpp.cxx": "touch pwned"}, "is not among the options"),
+        ({"cuda.cutlass_dir": "/tmp"}, "is not among the options"),
+        ({"frezing": True}, "did you mean freezing?"),
+        ({"max_autotune_gemm_backends": "/tmp/x"}, "should be a name"),
+        ({"freezing": 7}, "should be true or false"),
+    ],
+)
+def test_options_of_inductor_are_those_of_code_generation(options: dict[str, object], reason: str | None) -> None:
+    problem = job_problem(spec_of(variants={"engine": "torch-compile"}, torch={"inductor": options}), TOOLCHAINS)
+    if reason is None:
+        assert problem is None
+        return
+    assert problem is not None
+    assert reason in problem.message
+    assert problem.keys == (("torch", "inductor", next(iter(options))),)
+
+
+def test_a_wrong_value_of_inductor_is_refused_by_itself() -> None:
+    assert inductor_problem("freezing", "yes") is not None
+    assert inductor_problem("freezing", False) is None
