@@ -44,6 +44,7 @@ class Case:
     variables: Mapping[str, str] = field(default_factory=dict)
     check: Callable[["Result", Path], str] | None = None  #: returns what is wrong in the folder afterwards; or empty
     max_wall_s: float = CASE_TIMEOUT_S
+    max_peak_mib: int = CASE_MEMORY_MIB
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ def fault(case: Case, result: Result) -> str:
         return "refused without a message"
     if result.wall_s > case.max_wall_s:
         return f"took {result.wall_s:.1f} s, more than {case.max_wall_s:g} s"
+    if result.peak_bytes >> 20 > case.max_peak_mib:
+        return f"took {result.peak_bytes >> 20} MiB, more than {case.max_peak_mib}"
     return ""
 
 

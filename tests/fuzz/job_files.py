@@ -19,6 +19,7 @@ from tests.fuzz.nasty_values import YAML_VALUES
 BASE: dict[str, Any] = {"name": "fuzz", "model": "tiny-llama", "stages": ["export", "compile"]}
 PLACE = "THE_PLACE_OF_THE_VALUE"
 MAX_REFUSAL_S = 2.0
+MAX_REFUSAL_MIB = 300
 ALIASES_DEEP = 9
 MUTATIONS = 700
 
@@ -29,7 +30,7 @@ def cases(chance: random.Random) -> Iterator[Case]:
         for what, value in YAML_VALUES.items():
             yield submit_case(f"{'.'.join(key)} is {what}", with_value(key, value), is_dry=chance.random() < 0.5)
     for what, text in BOMBS.items():
-        yield submit_case(what, text, codes=REFUSED, max_wall_s=MAX_REFUSAL_S)
+        yield submit_case(what, text, codes=REFUSED, max_wall_s=MAX_REFUSAL_S, max_peak_mib=MAX_REFUSAL_MIB)
     for what, content in TEXTS.items():
         yield submit_case(what, content)
     for number in range(MUTATIONS):

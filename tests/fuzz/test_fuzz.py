@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fuzz.checkpoints import EVIL
 from tests.fuzz.corpora import CORPORA, cases_of, slice_of
 from tests.fuzz.harness import Harness, harness
+from tests.fuzz.job_files import BOMBS
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +20,18 @@ def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 def test_a_part_of_the_corpus_raises_and_hangs_nowhere(fuzz: Harness, corpus: str) -> None:
     figures = fuzz.run_all(corpus, slice_of(corpus))
     assert not figures.faults, "\n".join([str(figures), *figures.faults])
+
+
+def test_what_would_become_too_large_is_refused_within_moments(fuzz: Harness) -> None:
+    figures = fuzz.run_all("bombs", [case for case in cases_of("job files") if case.name in BOMBS])
+    assert figures.codes == {2: len(BOMBS)}
+    assert not figures.faults, "\n".join(figures.faults)
+
+
+def test_no_code_of_a_checkpoint_runs(fuzz: Harness) -> None:
+    figures = fuzz.run_all("checkpoints with code", [case for case in cases_of("checkpoints") if case.name in EVIL])
+    assert figures.codes.total() == len(EVIL)
+    assert not figures.faults, "\n".join(figures.faults)
 
 
 @pytest.mark.fuzz

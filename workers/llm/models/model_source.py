@@ -1,6 +1,7 @@
 """Finding a model by name: its config and its files. Nothing here reads a weight."""
 
 import difflib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,14 @@ def shard_names(index: Path) -> list[str]:
         if not SHARD.fullmatch(name):
             raise BadInput(f"{index} names {name[:100]!r}, which is not a safetensors file beside it")
     return sorted(set(weight_map.values()))
+
+
+def leave_out_code(file: Path) -> None:
+    """Replace a copy of a config, or a link to one, by a copy without what names code, for programs that read it."""
+    if file.is_file():
+        values = without_code(read_json_object(file))
+        file.unlink()
+        file.write_text(json.dumps(values, indent=1))
 
 
 def load_tokenizer(model: LocalModel) -> Any:

@@ -71,6 +71,7 @@ def open_engine(args: argparse.Namespace) -> tuple[Any, str]:
     engine_arguments = vllm.EngineArgs(
         model=str(model.folder),
         hf_overrides=model.overrides,
+        trust_remote_code=False,
         dtype=DTYPES[args.precision],
         tensor_parallel_size=args.tp,
         max_model_len=args.prompt_tokens + args.new_tokens,

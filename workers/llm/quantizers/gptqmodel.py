@@ -56,7 +56,8 @@ def quantize_folder(
     """Run GPTQModel over the model in `source` and save the result in `target`."""
     group = request.choose_group_size(columns)
     group = group if request.granularity == "group" else ONE_GROUP
-    model: Any = GPTQModel.load(str(source), quantization_settings(request, group), device="cpu")
+    settings = quantization_settings(request, group)
+    model: Any = GPTQModel.load(str(source), settings, device="cpu", trust_remote_code=False)
     model.quantize([{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in windows], batch_size=1)
     model.save(str(target))
 

@@ -40,6 +40,7 @@ def main() -> None:
         max_seq_length=request.tokens,
         num_calibration_samples=request.windows,
         shuffle_calibration_samples=False,
+        trust_remote_code_model=False,
     )
     model.save_pretrained(OUTPUTS, save_compressed=True)
     written = json.loads((OUTPUTS / "config.json").read_text())

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from workers.llm.models.model_source import TOKENIZER_FILES
+from workers.llm.models.model_source import TOKENIZER_FILES, leave_out_code
 from workers.llm.numerics.reference import load_weights
 from workers.llm.quantizers.quantize_request import QuantizeRequest
 
@@ -46,4 +46,5 @@ def save_model(request: QuantizeRequest, folder: Path) -> Any:
     for name in TOKENIZER_FILES:
         if (request.model.folder / name).is_file():
             shutil.copy(request.model.folder / name, folder / name)
+    leave_out_code(folder / "tokenizer_config.json")
     return model

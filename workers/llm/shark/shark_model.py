@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.llm.command_line import BadInput
-from workers.llm.models.model_source import ROPE_PARAMETERS, ROPE_THETA, TOKENIZER_FILES, LocalModel
+from workers.llm.models.model_source import ROPE_PARAMETERS, ROPE_THETA, TOKENIZER_FILES, LocalModel, leave_out_code
 from workers.llm.shark.shark_program import most_tokens
 
 FREQ_BASE, ARCHITECTURE = "rope.freq_base", "general.architecture"
@@ -130,6 +130,7 @@ def write_model(model: LocalModel, folder: Path) -> list[Path]:
     for file in model.folder.iterdir():
         if file.name in TOKENIZER_FILES or file.name.endswith(KEPT):
             (folder / file.name).symlink_to(file.resolve())
+    leave_out_code(folder / "tokenizer_config.json")
     return sorted(folder.glob("*.safetensors"))
 
 
