@@ -1,5 +1,6 @@
 """The types of a job file's values, with the messages about wrong values."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
@@ -76,6 +77,8 @@ def expect_plain(value: object) -> object:
         return {key: expect_plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [expect_plain(inner) for inner in value]
+    if isinstance(value, str) and len(value) > limits.MAX_TEXT:
+        raise ValueError(f"should have texts of at most {limits.MAX_TEXT} characters")
     if isinstance(value, int | float) and not abs(value) <= limits.MAX_NUMBER:  # NaN compares as false
         raise ValueError(f"should have only finite numbers up to {limits.MAX_NUMBER}")
     return value
@@ -86,6 +89,13 @@ def visible(text: str) -> str:
     if has_hidden(text):
         raise ValueError(f"has characters that can't be seen: {escape_hidden(text)}")
     return text
+
+
+def expect_small(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a mapping; raises ValueError if it would not fit into a command line."""
+    if len(json.dumps(values)) > limits.MAX_MAPPING_BYTES:
+        raise ValueError(f"should take at most {limits.MAX_MAPPING_BYTES >> 10} KiB")
+    return values
 
 
 def _baseline(text: object) -> object:

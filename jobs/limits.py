@@ -19,4 +19,5 @@ MAX_WINDOWS = 1 << 20
 MAX_TIMEOUT_S = 365 * 24 * 3600
 
 MAX_TEXT = 4096  #: characters of a path, a flag or a name
+MAX_MAPPING_BYTES = 64 << 10  #: of all overrides, which are flags of programs
 MAX_NUMBER = 1 << 53  #: the largest whole number that every program reads alike

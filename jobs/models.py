@@ -17,6 +17,7 @@ from pathlib import Path
 SHIPPED = Path(__file__).parent / "recipes" / "models"
 SHAPES = Path(__file__).parent / "recipes" / "shapes"
 SHAPE_PREFIX = "shape:"
+MAX_NAME = 100  #: characters of a model's name, which is a part of names of files
 #: The endings of the files in a model's folder that tools may read: config, weights, tokenizer, chat template, adapter.
 CONTENT_ENDINGS = (".json", ".safetensors", ".model", ".txt", ".jinja", ".spm", ".tiktoken")
 #: as the hub allows them: https://huggingface.co/docs/huggingface_hub/package_reference/utilities#validate-repo-id
@@ -77,6 +78,8 @@ def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
             raise ValueError(f"the model folder {folder} does not exist")
         if not (folder / "config.json").is_file():
             raise ValueError(f"the model folder {folder} has no config.json: a folder in Hugging Face layout is needed")
+        if len(folder.name) > MAX_NAME:
+            raise ValueError(f"the name of the model folder {folder} is longer than {MAX_NAME} characters: shorten it")
         return ModelSource(ModelKind.FOLDER, safe_name(folder.name), str(folder), folder)
     if text in shipped_models():
         return ModelSource(ModelKind.SHIPPED, text, text, SHIPPED / text)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
+from jobs.hashing import digest_of
 from jobs.models import safe_name
 from jobs.task import Node, Pin
 from jobs.toolchains import DEFAULT
@@ -60,6 +61,7 @@ class KvPrecision(StrEnum):
     FP8 = "fp8"  #: e4m3, with a scale for the keys and one for the values of each layer
 
 
+MAX_OVERRIDES_TEXT = 80  #: characters of a model's overrides in its name; more are a digest
 OVERRIDE_NAMES = {"num_hidden_layers": "L"}
 
 
@@ -155,7 +157,8 @@ def model_name(name: str, overrides: Mapping[str, Any]) -> str:
         f"-{OVERRIDE_NAMES[key]}{value}" if key in OVERRIDE_NAMES else f"-{safe_name(f'{key}_{value}')}"
         for key, value in sorted(overrides.items())
     )
-    return name + "".join(parts)
+    text = "".join(parts)
+    return name + (text if len(text) <= MAX_OVERRIDES_TEXT else f"-overrides_{digest_of(dict(overrides))[:12]}")
 
 
 def variant_name(model: str, axes: Axes) -> str:

@@ -41,12 +41,19 @@ def _cells(spec: JobSpec, toolchains: Specs) -> Problem | None:
 def _workloads(spec: JobSpec, toolchains: Specs) -> Problem | None:
     workload, benchmark = spec.workload, spec.benchmark
     workloads = len(workload.batch) * len(workload.prompt_tokens)
+    processes = workloads * benchmark.processes * MAX_ENTRIES
     samples = workloads * benchmark.processes * (benchmark.warmup + benchmark.repetitions)
     generations = workloads * benchmark.processes * (benchmark.warmup + benchmark.generations + benchmark.repetitions)
     keys = (("benchmark", "processes"), ("benchmark",), ("workload", "batch"), ("workload", "prompt_tokens"))
     for count, limit, what, at in (
         (workloads, limits.MAX_WORKLOADS, "workloads (batch sizes times prompt lengths)", keys[2:]),
-        (workloads * benchmark.processes * MAX_ENTRIES, limits.MAX_COMMANDS, "processes of one benchmark", keys),
+        (processes, limits.MAX_COMMANDS, "processes of one benchmark", keys),
+        (
+            processes * len(spec.model) * spec.variants.combinations if "benchmark" in spec.stages else 0,
+            limits.MAX_COMMANDS_OF_JOB,
+            "processes of all benchmarks",
+            (*keys, ("variants",)),
+        ),
         (samples, limits.MAX_SAMPLES, "repetitions of one benchmark", (("benchmark", "repetitions"), *keys)),
         (
             generations * workload.new_tokens,

@@ -16,6 +16,7 @@ from jobs.field_types import (
     Section,
     Text,
     distinct,
+    expect_small,
     visible,
 )
 from jobs.job_file.variants_section import VariantsSection
@@ -48,7 +49,9 @@ class JobSpec(Section):
     of a config without weights, such as `shape:llama3.1-70b`."""
     revision: Text | None = None
     """Branch, tag or commit of a hub model; by default its main branch."""
-    overrides: Annotated[dict[OverrideKey, OverrideValue], Field(max_length=limits.MAX_VALUES)] = {}
+    overrides: Annotated[
+        dict[OverrideKey, OverrideValue], Field(max_length=limits.MAX_VALUES), AfterValidator(expect_small)
+    ] = {}
     """Values that replace those of the model's config.json, such as `{num_hidden_layers: 4}`."""
     variants: VariantsSection = VariantsSection()
     """Axes of the job's matrix."""

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 
 from tests.fuzz.harness import Case
+from tests.fuzz.nasty_values import YAML_VALUES
 
 ANY_ERROR = frozenset({0, 2, 4, 5, 6})
 
@@ -127,6 +128,21 @@ SETTING_VALUES = (
 )
 
 
+#: A site's toolchain, with the place of a value.
+TOOLCHAIN = "our-rocm:\n  packages: [torch==2.9.*]\n  engines: [torch]\n  {key}: {value}\n"
+TOOLCHAIN_KEYS = ("packages", "stages", "engines", "over", "without", "unknown")
+
+
+def _site_toolchains() -> Iterator[Case]:
+    """Yield files with a site's toolchains, which every command that plans reads."""
+    variables = {"HALOCTL_TOOLCHAINS": "toolchains.yaml"}
+    for key in TOOLCHAIN_KEYS:
+        for what, value in YAML_VALUES.items():
+            text = TOOLCHAIN.replace("{key}", key).replace("{value}", value)
+            files = {"toolchains.yaml": text}
+            yield Case(f"{key} of a toolchain is {what}", ("toolchains",), files, variables=variables)
+
+
 def cases(chance: random.Random) -> Iterator[Case]:
     """Yield all command lines."""
     for command in COMMANDS:
@@ -134,6 +150,7 @@ def cases(chance: random.Random) -> Iterator[Case]:
             if "\0" not in value:
                 argv = tuple(value if part == "{}" else part for part in command)
                 yield Case(f"{' '.join(command)} with {value[:40]!r}", argv, codes=ANY_ERROR)
+    yield from _site_toolchains()
     for url in DATABASE_URLS:
         yield Case(
             f"the database {url[:60]!r}", ("list",), codes=frozenset({2, 6}), variables={"HALOCTL_DATABASE_URL": url}

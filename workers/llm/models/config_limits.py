@@ -20,7 +20,7 @@ LIMITS: dict[str, Limits] = {
     "moe_intermediate_size": (1, 1 << 22),
     "head_dim": (1, 1 << 14),
     "vocab_size": (1, 1 << 24),
-    "num_hidden_layers": (1, 512),
+    "num_hidden_layers": (1, 256),
     "num_attention_heads": _HEADS,
     "num_key_value_heads": _HEADS,
     "num_local_experts": _HEADS,
