@@ -165,6 +165,14 @@ def numbers_at(path: Path, fields: Mapping[str, Any], key: str) -> list[float]:
     return [float(number) for number in values]
 
 
+def number_at(path: Path, fields: Mapping[str, Any], key: str) -> float:
+    """Return the number at a key; raises FileError."""
+    value = fields.get(key)
+    if not is_number(value):
+        raise FileError(str(path), None, key, "should be a number" if key in fields else "is missing")
+    return float(value)
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

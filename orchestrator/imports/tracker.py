@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from db.writes.imports import ImportedCell
+from jobs.engines import ENGINES
 from jobs.errors import FileError
 from jobs.hashing import digest_of
 from jobs.state import Failure, FailureKind
@@ -131,6 +132,8 @@ def _cells(
     if defaults.at is None:
         raise ValueError("has no date; give --date, the day of the page's verdicts")
     stage = STAGES[column.lower()]
+    if stage not in ENGINES[variant.engine].stages:
+        raise LookupError(f"skipped {cell.text!r}: the engine {variant.engine} has no stage {stage}")
     match = VERDICT.match(cell.text)
     if match is None:
         raise LookupError(f"skipped {cell.text!r}: it is neither PASS nor FAIL")

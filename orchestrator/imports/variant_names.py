@@ -44,12 +44,16 @@ def parse_variant_name(name: str, target: str = "", tp: int = 1) -> tuple[str, V
         raise ValueError(f"{name!r} should be MODEL-PRECISION, with one of {precisions}, and TPn unless it is 1")
     model, precision, rest = match[1], PRECISIONS[match[2]], match[3] or ""
     axes: dict[str, object] = {"precision": precision, "attention": AXES["attention"]("sdpa"), "tp": tp}
+    given: set[str] = set()
     while rest:
         word, rest = _split_word(name, rest)
         if word.lower() in TARGETS:
             target = word.lower()
         else:
             axis, value = _meaning(word)
+            if axis in given:
+                raise ValueError(f"{name!r} names {axis} twice")
+            given.add(axis)
             axes[axis] = value
     if not target:
         raise ValueError(f"{name!r} does not name a target; give --target")

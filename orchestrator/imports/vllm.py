@@ -20,6 +20,7 @@ from orchestrator.imports.imported_file import (
     JsonObject,
     KnownWorkload,
     digest_of_content,
+    number_at,
     numbers_at,
     parse_objects,
     read_file,
@@ -91,7 +92,7 @@ def _date(path: Path, fields: Fields) -> datetime:
 
 
 def _serve(path: Path, fields: Fields, known: KnownWorkload) -> Iterator[Measurement]:
-    [completed] = numbers_at(path, fields, "completed")
+    completed = number_at(path, fields, "completed")
     if completed < 1:
         raise FileError(str(path), None, "completed", f"is {completed:g}: no request was answered")
     tokens = {
@@ -102,13 +103,13 @@ def _serve(path: Path, fields: Fields, known: KnownWorkload) -> Iterator[Measure
     about = {name: fields[name] for name in ("request_rate", "backend", "model_id", "completed") if name in fields}
     for name, (metric, values_key) in SUMMARIES.items():
         keys = {statistic: f"{statistic}_{name}_ms" for statistic in STATISTICS}
-        summary = {statistic: numbers_at(path, fields, key)[0] for statistic, key in keys.items() if key in fields}
+        summary = {statistic: number_at(path, fields, key) for statistic, key in keys.items() if key in fields}
         median = [summary["median"]] if "median" in summary else []
         if samples := _values_ms(path, fields, values_key) or median:
             yield Measurement(metric, tuple(samples), {**context, "statistics": summary, "vllm": about})
     for key, metric in SINGLE.items():
         if key in fields:
-            yield Measurement(metric, tuple(numbers_at(path, fields, key)), {**context, "vllm": about})
+            yield Measurement(metric, (number_at(path, fields, key),), {**context, "vllm": about})
 
 
 def _per_request(fields: Fields, key: str, requests: float) -> int | None:
@@ -146,7 +147,7 @@ def _throughput(path: Path, fields: Fields, known: KnownWorkload) -> Iterator[Me
     """Import the rate of requests: `tokens_per_second` counts prompts too, which no metric of ours does."""
     if known.new_tokens is None:
         raise FileError(str(path), None, "tokens_per_second", "counts prompts and answers together; give --new-tokens")
-    [rate] = numbers_at(path, fields, "requests_per_second")
+    rate = number_at(path, fields, "requests_per_second")
     yield Measurement("output_tokens_per_s", (rate * known.new_tokens,), known.as_context({}))
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 
-from tests.fuzz import checkpoints, command_lines, job_files
+from tests.fuzz import checkpoints, command_lines, imported_files, job_files, queries
 from tests.fuzz.harness import Case
 
 SEED = 20261122
@@ -12,10 +12,12 @@ CORPORA: dict[str, Callable[[random.Random], Iterator[Case]]] = {
     "job files": job_files.cases,
     "checkpoints": checkpoints.cases,
     "command lines": command_lines.cases,
+    "files to import": imported_files.cases,
+    "queries": queries.cases,
 }
 
 #: How many cases of each corpus `make test` runs, spread over all of them.
-SLICES = {"job files": 70, "checkpoints": 20, "command lines": 30}
+SLICES = {"job files": 70, "checkpoints": 20, "command lines": 30, "files to import": 40, "queries": 30}
 
 
 def cases_of(corpus: str) -> list[Case]:

@@ -26,9 +26,12 @@ MIB = 1 << 20
 KIB = 1 << 10
 READY = "ready"
 
-#: A Python for one command: it has the server run the command, with its own streams, and ends as that ended.
+#: A Python for one command: it has the server run a module, with its own streams, and ends as that ended; all else it
+#: runs itself.
 CLIENT = """#!{python} -ISE
 import json, os, socket, sys
+if sys.argv[1] != "-m":
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({path!r})
     socket.send_fds(server, [b"x"], [0, 1, 2])

@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.submission.model_check import CHECK_FAILED
 from tests.acceptance.haloctl import LEFT_OUT, ROOT
 from tests.fuzz import fork_server
+from tests.fuzz.case_databases import CaseDatabase
 
 CASE_TIMEOUT_S = 10.0
 CASE_MEMORY_MIB = 2048
@@ -45,6 +46,7 @@ class Case:
     check: Callable[["Result", Path], str] | None = None  #: returns what is wrong in the folder afterwards; or empty
     max_wall_s: float = CASE_TIMEOUT_S
     max_peak_mib: int = CASE_MEMORY_MIB
+    database: str = ""  #: name of the database that it is run on; empty: that of the data folder
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,11 @@ class Figures:
 class Harness:
     """Runs cases one after the other, with one data folder for all of them."""
 
-    def __init__(self, folder: Path, commands: Path, python: Path, **variables: str) -> None:
+    def __init__(
+        self, folder: Path, commands: Path, python: Path, databases: Mapping[str, CaseDatabase], **variables: str
+    ) -> None:
         """`commands` is the socket of the process that runs haloctl; `python` starts the programs that it starts."""
-        self._folder, self._commands, self._python = folder, commands, python
+        self._folder, self._commands, self._python, self._databases = folder, commands, python, databases
         self._variables = {
             **{name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)},
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -134,8 +138,8 @@ class Harness:
             if case.prepare:
                 case.prepare(folder)
             result = self._run(case, folder)
-            wrong = fault(case, result) or (case.check(result, folder) if case.check else "")
-            return result, wrong
+            wrong = self._databases[case.database].check(result.code) if case.database else ""
+            return result, fault(case, result) or wrong or (case.check(result, folder) if case.check else "")
         finally:
             rmtree(folder, ignore_errors=True)
 
@@ -150,13 +154,16 @@ class Harness:
         request = {
             "argv": ["-m", "orchestrator.cli", *case.argv],
             "cwd": str(folder),
-            "env": {**self._variables, **case.variables},
+            "env": {**self._variables, **self._database_variables(case), **case.variables},
             "python": str(self._python),
         }
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             answer = _ask(self._commands, request, [out.fileno(), err.fileno()])
             texts = (_beginning_and_end(out), _beginning_and_end(err))
         return Result(answer["code"], *texts, answer["wall_s"], answer["peak_bytes"], answer["has_hung"])
+
+    def _database_variables(self, case: Case) -> dict[str, str]:
+        return {"HALOCTL_DATABASE_URL": self._databases[case.database].url} if case.database else {}
 
 
 def _ask(path: Path, request: Mapping[str, Any], streams: list[int]) -> dict[str, Any]:
@@ -185,7 +192,7 @@ def _beginning_and_end(stream: Any) -> str:
 
 
 @contextmanager
-def harness(folder: Path, **variables: str) -> Iterator[Harness]:
+def harness(folder: Path, databases: Mapping[str, CaseDatabase], **variables: str) -> Iterator[Harness]:
     """Start the processes that run commands and checks of models, and end them with the context."""
     with ExitStack() as stack:
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-", dir="/tmp")))
@@ -201,7 +208,7 @@ def harness(folder: Path, **variables: str) -> Iterator[Harness]:
         python = sockets / "python"
         python.write_text(fork_server.CLIENT.format(python=sys.executable, path=str(sockets / "checks")))
         python.chmod(0o700)
-        yield Harness(folder, sockets / "commands", python, **variables)
+        yield Harness(folder, sockets / "commands", python, databases, **variables)
 
 
 def _start_server(path: Path, modules: tuple[str, ...]) -> "subprocess.Popen[str]":

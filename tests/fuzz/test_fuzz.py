@@ -1,9 +1,13 @@
 """Whatever comes in, a command ends in time with a right exit code, and no traceback."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.databases import PostgresServer, sqlite_file
+from tests.fuzz.case_databases import to_ask, to_import_into
 from tests.fuzz.checkpoints import EVIL
 from tests.fuzz.corpora import CORPORA, cases_of, slice_of
 from tests.fuzz.harness import Harness, harness
@@ -11,9 +15,18 @@ from tests.fuzz.job_files import BOMBS
 
 
 @pytest.fixture(scope="module")
-def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    with harness(tmp_path_factory.mktemp("fuzz")) as started:
-        yield started
+def fuzz(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, postgres: PostgresServer
+) -> Iterator[Harness]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    with ExitStack() as stack:
+        databases = {}
+        for kind, opened in (("", to_ask), ("empty ", to_import_into)):
+            file = tmp_path_factory.mktemp("databases")
+            url = stack.enter_context(sqlite_file(sqlite_template, file))
+            databases[f"{kind}sqlite"] = stack.enter_context(opened(url))
+            databases[f"{kind}postgres"] = stack.enter_context(opened(stack.enter_context(postgres.new_database())))
+        yield stack.enter_context(harness(folder, databases))
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
