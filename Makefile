@@ -3,7 +3,7 @@ VENV    ?= .venv
 WORKERS ?= 3
 BIN     := $(VENV)/bin
 
-.PHONY: demo test test-fast check docs install install-dev bench chaos fuzz clean
+.PHONY: demo test test-fast check docs lock install install-dev bench chaos fuzz clean
 
 demo: install  ## the shipped model through every stage, and the matrix
 	$(BIN)/haloctl submit demo --wait
@@ -33,14 +33,19 @@ chaos: install-dev  ## hundreds of kills of everything in a cluster of network n
 fuzz: install-dev  ## thousands of job files, checkpoints, imports and queries that nobody would write, with figures
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m fuzz tests/fuzz -s
 
+lock:  ## pins with hashes what install.sh installs, after a change of dependencies or of constraints.txt
+	infra/lock.sh $(BIN)/uv
+
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
 
-$(VENV)/.installed: pyproject.toml constraints.txt infra/install.sh
+REQUIREMENTS := pyproject.toml constraints.txt infra/install.sh $(wildcard infra/requirements/*.txt)
+
+$(VENV)/.installed: $(REQUIREMENTS)
 	infra/install.sh "$(PYTHON)" "$(VENV)" .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt infra/install.sh
+$(VENV)/.installed-dev: $(REQUIREMENTS)
 	infra/install.sh "$(PYTHON)" "$(VENV)" '.[dev,postgres]'
 	touch $@ $(VENV)/.installed
 

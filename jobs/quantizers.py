@@ -89,6 +89,7 @@ class Quantizer:
     schemes: Mapping[Precision, Scheme]
     toolchain: str = DEFAULT  #: what its program runs under, unless the variant's toolchain is for the stage quantize
     package: str = ""  #: with which `<name>-<release>` are toolchains; empty: there are none
+    has_wheels: bool = True  #: the package index has wheels of its package, so that nothing is built
     options: Mapping[str, NumberOption | ChoiceOption | FlagOption | FileOption] = field(default_factory=dict)
     required: tuple[str, ...] = ()  #: options that must be given
     unsupported: Mapping[str, str] = field(default_factory=dict)  #: other options of its program, with why they are out
@@ -170,6 +171,7 @@ QUANTIZERS: dict[str, Quantizer] = {
         {INT4: Scheme(("group", "channel"), inputs=())},
         toolchain="gptqmodel-7.7",
         package="gptqmodel",
+        has_wheels=False,
         options={"method": ChoiceOption(("gptq", "awq")), "symmetric": FlagOption(), "dampening": NumberOption(0, 1)},
         unsupported_precisions={FP8: WEIGHTS_ONLY.format(FP8), INT8: WEIGHTS_ONLY.format(INT8)},
     ),

@@ -7,7 +7,7 @@ from functools import partial
 
 from jobs.engines import ENGINES
 from jobs.errors import UnknownToolchain
-from jobs.quantizers import QUANTIZERS
+from jobs.quantizers import QUANTIZERS, Quantizer
 from jobs.toolchains import DEFAULT, ToolchainSpec
 
 #: The packages whose versions are part of a result, besides those of engines.
@@ -51,9 +51,9 @@ def _iree_compiler(release: str) -> ToolchainSpec:
     return ToolchainSpec((f"iree-base-compiler=={compiler}",), stages=("compile",))
 
 
-def _quantizer(package: str, release: str) -> ToolchainSpec:
+def _quantizer(row: Quantizer, release: str) -> ToolchainSpec:
     """Return a quantizer's package over what haloctl is installed with: `0.14` is the latest 0.14."""
-    return ToolchainSpec((f"{package}=={release}.*",), stages=("quantize",))
+    return ToolchainSpec((f"{row.package}=={release}.*",), stages=("quantize",), may_build=not row.has_wheels)
 
 
 #: The toolchains that ship with haloctl. A site adds its own in the file that HALOCTL_TOOLCHAINS names.
@@ -102,7 +102,7 @@ def families() -> dict[str, ToolchainFamily]:
     return {
         **IREE_FAMILIES,
         **{
-            f"{name}-<release>": ToolchainFamily(re.compile(rf"{name}-{_RELEASE}"), partial(_quantizer, row.package))
+            f"{name}-<release>": ToolchainFamily(re.compile(rf"{name}-{_RELEASE}"), partial(_quantizer, row))
             for name, row in QUANTIZERS.items()
             if row.package
         },

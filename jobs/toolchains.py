@@ -20,6 +20,7 @@ class ToolchainSpec:
     engines: tuple[str, ...] = ("iree",)
     is_over: bool = True  #: its packages replace only those of the same names that haloctl is installed with
     without: tuple[str, ...] = ()  #: dependencies that are left out
+    may_build: bool = False  #: packages without wheels are built, which runs their code where they are resolved
 
 
 @dataclass(frozen=True)
@@ -63,4 +64,5 @@ def source_of(spec: ToolchainSpec, python: str, base: Toolchain) -> str:
     """Return a digest of everything that a toolchain is resolved from, apart from releases in the package index."""
     under = dict(base.versions) if spec.is_over else {}
     without = [list(spec.without)] if spec.without else []
-    return digest_of([list(spec.packages), spec.is_over, python, under, *without])
+    may_build = ["may build"] if spec.may_build else []
+    return digest_of([list(spec.packages), spec.is_over, python, under, *without, *may_build])

@@ -5,9 +5,11 @@ installed with, so that stages run under it as under the default one.
 """
 
 import sys
+import tarfile
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
@@ -19,6 +21,18 @@ import os, sys
 
 def main():
     os.execv({tool!r}, [{tool!r}, *sys.argv[1:], *{flags!r}])
+"""
+
+#: A build backend that only says what the package is.
+BACKEND = """
+import pathlib
+
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    {code}
+    info = pathlib.Path(folder, "{stem}.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: {package}\\nVersion: {version}\\n")
+    return info.name
 """
 
 
@@ -66,6 +80,24 @@ def wheel(
     with ZipFile(path, "w") as archive:
         for name, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(ZipInfo(name), text)  # without the time: the same bytes each time
+    return path
+
+
+def source(folder: Path, package: str, version: str, code: str) -> Path:
+    """A source distribution whose build runs a line of Python and needs nothing; it can only be resolved."""
+    stem = f"{package}-{version}"
+    files = {
+        "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+        "backend.py": BACKEND.format(code=code, stem=stem, package=package, version=version),
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{stem}/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, BytesIO(text.encode()))
     return path
 
 

@@ -6,6 +6,7 @@ our-rocm:                        # the name that job files use
   engines: [torch]               # by default iree
   over: true                     # over the packages that haloctl is installed with (the default), or without them
   without: [torchvision]         # dependencies that are left out
+  build: false                   # whether packages without wheels are built, which runs their code on the head
 """
 
 from pathlib import Path
@@ -48,12 +49,18 @@ class _SiteToolchain(BaseModel):
     engines: Annotated[list[EngineName], Field(min_length=1)] = [IREE]
     over: bool = True
     without: list[PackageName] = []
+    build: bool = False
 
     def to_spec(self) -> ToolchainSpec:
         """Return the specification."""
         stages = None if self.stages is None else tuple(self.stages)
         return ToolchainSpec(
-            tuple(self.packages), stages, tuple(self.engines), is_over=self.over, without=tuple(self.without)
+            tuple(self.packages),
+            stages,
+            tuple(self.engines),
+            is_over=self.over,
+            without=tuple(self.without),
+            may_build=self.build,
         )
 
 

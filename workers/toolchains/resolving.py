@@ -36,7 +36,7 @@ def resolve(
         # no index has what was built here, nor a release's local version: those are used as they are
         installed_only = [package for package, version in kept.items() if not version or "+" in version]
         _write(folder / "excludes", (*installed_only, *row.without))
-        uv.run(name, CANT, [_command()], folder, cache / "uv", cancellation)
+        uv.run(name, CANT, [_command(may_build=row.may_build)], folder, cache / "uv", cancellation)
         text = (folder / "lock").read_text()
     lines = tuple(line for line in read_lock_lines(text) if not _is_below(line, kept))
     versions = dict(map(parse_pin, lines))
@@ -79,11 +79,12 @@ def installed_packages() -> Iterator[tuple[str, str]]:
         yield normalize_name(distribution.name), "" if is_local else distribution.version
 
 
-def _command() -> list[str]:
+def _command(*, may_build: bool) -> list[str]:
     return [
         *(uv.path(), "pip", "compile", "--quiet", "packages", "--output-file", "lock"),
         *("--constraints", "constraints", "--excludes", "excludes"),
         *("--python", sys.executable, "--generate-hashes", "--no-header", "--no-annotate", "--no-sources"),
+        *(() if may_build else ("--only-binary", ":all:")),
     ]
 
 

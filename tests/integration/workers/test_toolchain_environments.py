@@ -146,6 +146,21 @@ def test_what_does_not_go_with_what_is_below_is_refused_in_uvs_words(
     assert without.source != alone.source
 
 
+def test_no_source_is_built_to_resolve_a_toolchain_unless_its_row_says_so(
+    environments: Environments, base: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = tmp_path / "built"
+    toolchain_wheels.source(tmp_path / "sources", "kettle", "1.0", f"open({str(built)!r}, 'w')")
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "sources"))
+    kettle = ToolchainSpec(("kettle==1.0",), is_over=False)
+    with pytest.raises(ToolchainUnusable, match="building from source is disabled"):
+        resolve("kettle-1", kettle, base, environments.cache)
+    assert not built.exists()
+    lock = resolve("kettle-1", replace(kettle, may_build=True), base, environments.cache)
+    assert [line.partition(" ")[0] for line in lock.lines] == ["kettle==1.0"]
+    assert built.exists()
+
+
 def test_programs_see_what_lies_over_first_and_the_rest_below(built: Path, base: Toolchain) -> None:
     code = """
 import json, sys, jobs.models, workers.llm.command_line, iree.runtime
