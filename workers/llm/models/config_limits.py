@@ -31,7 +31,7 @@ LIMITS: dict[str, Limits] = {
     "sliding_window": _POSITIONS,
     "max_window_layers": (0, 1 << 12),
     "query_pre_attn_scalar": _SIZE,
-    "num_labels": (0, 1 << 16),
+    "num_labels": (0, 2000),
     "pad_token_id": _TOKEN,
     "bos_token_id": _TOKEN,
     "eos_token_id": _TOKEN,
@@ -43,8 +43,12 @@ CODE_KEYS = ("auto_map", "custom_pipelines")
 
 def config_problem(values: Mapping[str, Any]) -> str | None:
     """Return why the numbers of a config can't be used; None if they can."""
-    for key, (least, most) in LIMITS.items():
-        for value in values[key] if isinstance(values.get(key), list) else [values.get(key)]:
+    for key, limits in LIMITS.items():
+        least, most = limits
+        given = values.get(key)
+        for value in (
+            given if isinstance(given, list) and limits is _TOKEN else [given]
+        ):  # several tokens may end a text
             if value is None:
                 continue
             if not isinstance(value, int | float) or isinstance(value, bool):

@@ -103,7 +103,13 @@ def read_checkpoint(folder: Path) -> dict[str, StoredTensor]:
 
 def read_header(file: Path) -> list[StoredTensor]:
     """Return the tensors of one safetensors file. Raises BadInput when its length contradicts its header."""
-    size = file.stat().st_size
+    try:
+        return _read_header(file, file.stat().st_size)
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be read: {problem.strerror}") from None
+
+
+def _read_header(file: Path, size: int) -> list[StoredTensor]:
     with file.open("rb") as stream:
         prefix = stream.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else _LARGEST_HEADER + 1
