@@ -3,13 +3,14 @@
 import random
 from collections.abc import Callable, Iterator
 
-from tests.fuzz import checkpoints, command_lines, imported_files, job_files, queries
+from tests.fuzz import checkpoints, command_lines, imported_files, job_files, plausible_jobs, queries
 from tests.fuzz.harness import Case
 
 SEED = 20261122
 
 CORPORA: dict[str, Callable[[random.Random], Iterator[Case]]] = {
     "job files": job_files.cases,
+    "plausible job files": plausible_jobs.cases,
     "checkpoints": checkpoints.cases,
     "command lines": command_lines.cases,
     "files to import": imported_files.cases,
@@ -17,7 +18,14 @@ CORPORA: dict[str, Callable[[random.Random], Iterator[Case]]] = {
 }
 
 #: How many cases of each corpus `make test` runs, spread over all of them.
-SLICES = {"job files": 70, "checkpoints": 20, "command lines": 30, "files to import": 40, "queries": 30}
+SLICES = {
+    "job files": 50,
+    "plausible job files": 15,
+    "checkpoints": 20,
+    "command lines": 30,
+    "files to import": 40,
+    "queries": 30,
+}
 
 
 def cases_of(corpus: str) -> list[Case]:
