@@ -63,6 +63,7 @@ def compiler_flags(compiler: str) -> frozenset[str]:
         return parse_flags(
             subprocess.run(
                 [compiler, "--help"],
+                stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 timeout=COMPILER_TIMEOUT_S,

@@ -67,7 +67,9 @@ def available(package: str) -> list[str]:
     """Return all releases of a package that pip finds; raises BadSetting with pip's message if it finds none."""
     argv = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
     try:
-        process = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        process = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise BadSetting("--good, --bad", f"pip took too long to list the releases of {package}; {REMEDY}") from error
     match = LISTED.search(process.stdout)

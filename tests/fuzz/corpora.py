@@ -19,12 +19,12 @@ CORPORA: dict[str, Callable[[random.Random], Iterator[Case]]] = {
 
 #: How many cases of each corpus `make test` runs, spread over all of them.
 SLICES = {
-    "job files": 50,
-    "plausible job files": 15,
-    "checkpoints": 20,
-    "command lines": 30,
-    "files to import": 40,
-    "queries": 30,
+    "job files": 40,
+    "plausible job files": 12,
+    "checkpoints": 12,
+    "command lines": 20,
+    "files to import": 24,
+    "queries": 20,
 }
 
 

@@ -118,7 +118,7 @@ def run_sharktank(args: argparse.Namespace, irpa: Path, config: Path) -> None:
     argv += [f"--pipeline-parallelism-size={args.pp}"]
     argv += [f"--{part}-dtype={dtype}" for part in ("activation", "attention", "kv-cache")]
     argv += [f"--attention-kernel={KERNELS[args.attention]}", "--use-hf", "--prefill-final-logits"]
-    process = subprocess.run(argv, check=False)
+    process = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)
     if process.returncode:
         raise ProgramFailed(f"sharktank's export ended with {process.returncode}", 1)
 

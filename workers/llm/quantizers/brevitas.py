@@ -69,7 +69,7 @@ def write_calibration_data(text_file: Path, folder: Path) -> None:
 def run_brevitas(request: QuantizeRequest, folder: Path) -> None:
     """Run brevitas_ptq_llm in `folder`. Raises ProgramFailed when it writes no data set."""
     argv = [sys.executable, "-m", "workers.llm.quantizers.brevitas_ptq_llm", *flags(request)]
-    process = subprocess.run(argv, cwd=folder, env={**os.environ, **OFFLINE}, check=False)
+    process = subprocess.run(argv, cwd=folder, env={**os.environ, **OFFLINE}, stdin=subprocess.DEVNULL, check=False)
     if process.returncode or not (folder / "exported" / DATASET).is_file():
         raise ProgramFailed(f"brevitas_ptq_llm ended with {process.returncode} and wrote no {DATASET}", 1)
 
