@@ -21,8 +21,9 @@ from workers.llm.models.quantized_layout import KEY, QuantizationScheme, Quantiz
 from workers.llm.programs.check import CheckRequest, Int4Grouping, check, config_digest, files_of
 from workers.llm.weights.checkpoint import match, read_checkpoint
 from workers.llm.weights.irpa import ArchiveWriter
-from workers.llm.weights.meta_model import build_meta_model, parameter_shapes, shard, tied_names
+from workers.llm.weights.meta_model import build_meta_model, parameter_shapes, shard
 from workers.llm.weights.parameters import lay_out, write_parameters
+from workers.llm.weights.ties import tied_names
 
 SMALL_CHUNK = 1000  #: bytes; less than any matrix of the tiny models
 

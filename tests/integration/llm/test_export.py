@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.integration.models import make_checkpoint
@@ -43,6 +44,7 @@ class ExportCase:
     prompt_tokens: tuple[int, ...] = (12,)
     block_tokens: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
+    has_other_head: bool = False  #: the config ties the head to the embeddings, the file holds other weights for it
 
     def __str__(self) -> str:
         paged = "" if self.block_tokens is None else "-paged"
@@ -51,7 +53,15 @@ class ExportCase:
 
 #: Several batch sizes and prompt lengths stand in the fewest: a program for each of them takes seconds to compile.
 CASES = [
-    ExportCase("llama", 1, batch=(3,), prompt_tokens=(8, 20)),
+    # keys that mean nothing to a llama, and a prompt of one token
+    ExportCase(
+        "llama",
+        1,
+        batch=(3,),
+        prompt_tokens=(1, 20),
+        config={"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]},
+        has_other_head=True,
+    ),
     ExportCase("llama", 4, "f16", config={"num_key_value_heads": 2}),
     ExportCase("mistral", 2, block_tokens=16, config={"sliding_window": 5}),
     ExportCase(
@@ -123,7 +133,18 @@ def compile_for_cpu(folder: Path, tp: int, *extra: str) -> Path:
 def checkpoint(base: Path, case: ExportCase) -> Path:
     """The case's random model."""
     folder = base / f"model-{case}"
-    return folder if folder.exists() else make_checkpoint(folder, case.family, **case.config)
+    if not folder.exists():
+        make_checkpoint(folder, case.family, **case.config)
+        if case.has_other_head:
+            store_other_head(folder)
+    return folder
+
+
+def store_other_head(model: Path) -> None:
+    """Add a head with other weights than the embeddings' to the file of a model whose config ties the two."""
+    tensors = load_file(model / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].flip(0)
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +181,7 @@ def largest_difference(session: IreeSession, model: Path, batch: int, bucket: in
     """Over a prefill with ragged lengths and the decode steps after it."""
     generator = torch.Generator().manual_seed(batch * 100 + bucket)
     tokens = torch.randint(3, 250, (batch, bucket + STEPS), generator=generator)
-    lengths = torch.tensor([bucket - 3 * row for row in range(batch)])
+    lengths = torch.tensor([max(bucket - 3 * row, 1) for row in range(batch)])
     expected = reference_logits(model, tokens, lengths, STEPS)
     logits = program_logits(session, tokens, lengths, bucket, STEPS, *scrambled_table(session, batch, generator))
     return float((logits - expected).abs().max())

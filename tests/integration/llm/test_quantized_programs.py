@@ -13,7 +13,13 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from tests.integration.llm.test_export import assert_nothing_lasting_is_copied, compile_for_cpu, program_logits, run
+from tests.integration.llm.test_export import (
+    assert_nothing_lasting_is_copied,
+    compile_for_cpu,
+    program_logits,
+    run,
+    store_other_head,
+)
 from tests.integration.models import make_checkpoint
 from workers.llm.command_line import BadInput
 from workers.llm.models.model_source import load_model
@@ -227,3 +233,12 @@ def test_a_quantized_model_is_its_own_reference_as_floats(
     model = make(original, tmp_path / "quantized", QuantizedLayout(scheme))
     weights = load_dequantized(load_model(str(tmp_path / "quantized"), None, {})).state_dict()
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_head_of_its_own_is_kept_in_floats_where_the_config_ties_it(tmp_path: Path) -> None:
+    original = make_checkpoint(tmp_path / "model", "llama", tie_word_embeddings=True)
+    store_other_head(original)
+    model = make(original, tmp_path / "quantized", QuantizedLayout(QuantizationScheme("int8", "channel")))
+    weights = load_dequantized(load_model(str(tmp_path / "quantized"), None, {})).state_dict()
+    assert torch.equal(weights["lm_head.weight"], model.get_parameter("lm_head.weight"))
+    assert not torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])

@@ -8,8 +8,6 @@ import torch
 from torch import nn
 
 from workers.llm.export.kv_cache import CacheLayout, SlotCache
-from workers.llm.export.subgraphs import dtype_of
-from workers.llm.models.attention import MASKED, masked_keys
 
 
 @dataclass(frozen=True)
@@ -68,36 +66,20 @@ class EntryPointModule(nn.Module):
         decoder = self.model.get_submodule(self.model.base_model_prefix)  # type: ignore[arg-type]
         batch, layout = self.entry.batch, self.layout
         rows = layout.places(positions, batch, table)
-        reads = self.entry.kind == "decode" and table is not None
-        all_rows = layout.places(torch.arange(layout.capacity)[None], batch, table) if reads else None
+        is_decode = self.entry.kind == "decode"
+        gathers = is_decode and table is not None
+        all_rows = layout.places(torch.arange(layout.capacity)[None], batch, table) if gathers else None
+        cache = SlotCache(rows, batch, layout, is_decode, all_rows, positions=positions)
         hook = decoder.register_forward_hook(lambda _module, _arguments, output: _select_last(output, last))
         try:
             return self.model(  # type: ignore[no-any-return]
                 input_ids=tokens,
-                attention_mask=self._masks(positions),
                 position_ids=positions,
-                past_key_values=SlotCache(rows, batch, layout, all_rows),
+                past_key_values=cache,
                 use_cache=True,
             ).logits
         finally:
             hook.remove()
-
-    def _masks(self, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Return the additive mask `[1 or batch, 1, tokens, keys]`, or one by layer type where a model has several."""
-        config: Any = self.model.config
-        count = self.layout.capacity if self.entry.kind == "decode" else self.entry.tokens
-        keys = torch.arange(masked_keys(config._attn_implementation, count))
-        age = positions[:, None, :, None] - keys
-        full = age >= 0
-        window = getattr(config, "sliding_window", None)
-        recent = full if window is None else torch.logical_and(full, age < window)
-        if getattr(config, "layer_types", None) is None:
-            return self._additive(recent)
-        return {"full_attention": self._additive(full), "sliding_attention": self._additive(recent)}
-
-    def _additive(self, visible: torch.Tensor) -> torch.Tensor:
-        dtype = dtype_of(self.model)
-        return torch.where(visible, 0.0, MASKED[dtype]).to(dtype)
 
 
 def _select_last(output: Any, last: torch.Tensor | None) -> Any:

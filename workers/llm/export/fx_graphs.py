@@ -34,6 +34,15 @@ DECOMPOSITIONS = {
     torch.ops.aten.linear.default: _linear,
     torch.ops.aten.chunk.default: _chunk,
     torch.ops.aten.gelu.default: _gelu,
+    torch.ops.aten.__and__.Tensor: torch.bitwise_and,
+    torch.ops.aten.__or__.Tensor: torch.bitwise_or,
+}
+
+
+#: what masks are combined with, and the scalar boolean that they begin with: its literal does not lower (IREE 3.13)
+_NEUTRAL = {
+    torch.ops.aten.bitwise_and.Tensor: torch.ops.aten.new_ones.default,
+    torch.ops.aten.bitwise_or.Tensor: torch.ops.aten.new_zeros.default,
 }
 
 
@@ -47,8 +56,20 @@ def trace_graph(function: Callable[[list[torch.Tensor]], Any], tensors: Sequence
             graph.erase_node(node)
         elif isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             _make_functional(node)
+        elif node.target in _NEUTRAL:
+            _drop_neutral_operand(node)
     graph.eliminate_dead_code()
     return graph
+
+
+def _drop_neutral_operand(node: torch.fx.Node) -> None:
+    """Replace `mask & true` or `mask | false` by the mask."""
+    first, second = node.args
+    for neutral, mask in ((first, second), (second, first)):
+        assert isinstance(neutral, torch.fx.Node) and isinstance(mask, torch.fx.Node)
+        if neutral.target is _NEUTRAL[node.target] and neutral.meta["val"].shape == ():  # type: ignore[index]
+            node.replace_all_uses_with(mask)
+            return
 
 
 def _make_functional(node: torch.fx.Node) -> None:

@@ -85,10 +85,12 @@ class SlotCache:
     rows: torch.Tensor  #: [batch * tokens], the slots of the new tokens
     batch: int  #: of the entry point
     layout: CacheLayout
+    attends_to_row: bool  #: a decoded token does, a prompt attends to itself alone
     all_rows: torch.Tensor | None = None  #: [batch * capacity], slots a token may attend to; None: contiguous
     key: torch.Tensor | None = None  #: sized for the largest batch, as `value` is
     value: torch.Tensor | None = None
     scales: tuple[torch.Tensor, torch.Tensor] | None = None  #: of fp8 keys and values
+    positions: torch.Tensor | None = None  #: [1 or batch, tokens], known to the root, which makes the masks
     is_compileable: bool = field(default=False, repr=False)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
@@ -99,21 +101,22 @@ class SlotCache:
         """Return how many tokens one row can hold."""
         return self.layout.capacity
 
-    def get_mask_sizes(self, *_: Any, **__: Any) -> tuple[int, int]:
-        """Return the length and offset that a mask covers; the masks exist already."""
-        return self.layout.capacity, 0
+    def get_query_offset(self, *_: Any, **__: Any) -> torch.Tensor:
+        """Return the tokens' positions, from which the masks follow (`additive_mask`)."""
+        assert self.positions is not None
+        return self.positions
+
+    def get_mask_sizes(self, query_length: int, *_: Any, **__: Any) -> tuple[int, int]:
+        """Return the number of keys that a mask covers, and the position of the first."""
+        return self.layout.capacity if self.attends_to_row else query_length, 0
 
     def update(self, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new keys and values `[batch, kv_heads, tokens, head_dim]`; return those to attend to.
-
-        A prompt attends to itself alone, a decoded token to the whole row.
-        """
+        """Write the new keys and values `[batch, kv_heads, tokens, head_dim]`; return those to attend to."""
         assert self.key is not None and self.value is not None
-        tokens = key.shape[2]
         key_scale, value_scale = self.scales or (None, None)
         self.key = self.key.index_put((self.rows,), to_cache(_flat(key), key_scale, self.key.dtype))
         self.value = self.value.index_put((self.rows,), to_cache(_flat(value), value_scale, self.value.dtype))
-        if tokens > 1:
+        if not self.attends_to_row:
             return key, value
         return (
             from_cache(self._all_slots(self.key), key_scale, key.dtype),
@@ -131,14 +134,13 @@ def _flat(new: torch.Tensor) -> torch.Tensor:
     return new.transpose(1, 2).reshape(batch * tokens, heads, dim)
 
 
-def _flatten(cache: SlotCache) -> tuple[list[Any], tuple[int, CacheLayout]]:
-    return [cache.rows, cache.all_rows], (cache.batch, cache.layout)
+def _flatten(cache: SlotCache) -> tuple[list[Any], tuple[int, CacheLayout, bool]]:
+    return [cache.rows, cache.all_rows], (cache.batch, cache.layout, cache.attends_to_row)
 
 
-def _unflatten(children: Any, context: tuple[int, CacheLayout]) -> SlotCache:
+def _unflatten(children: Any, context: tuple[int, CacheLayout, bool]) -> SlotCache:
     rows, all_rows = children
-    batch, layout = context
-    return SlotCache(rows, batch, layout, all_rows)
+    return SlotCache(rows, *context, all_rows)
 
 
 pytree.register_pytree_node(SlotCache, _flatten, _unflatten, serialized_type_name="haloctl.SlotCache")

@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def read_config(path: Path, overrides: dict[str, Any]) -> Any:
     except (ValueError, KeyError):
         raise BadInput(f"{path}: transformers does not know the model type {model_type!r}") from None
     _check_keys(overrides, {*defaults, *values, ROPE_THETA})
-    return _make_config(path, model_type, _apply_overrides(values, overrides))
+    return _make_config(path, _apply_overrides(values, overrides))
 
 
 def _check_keys(overrides: dict[str, Any], known: set[str]) -> None:
@@ -98,16 +99,23 @@ def _apply_overrides(values: dict[str, Any], overrides: dict[str, Any]) -> dict[
     return merged
 
 
-def _make_config(path: Path, model_type: str, values: dict[str, Any]) -> Any:
+def _make_config(path: Path, values: dict[str, Any]) -> Any:
+    """Let transformers read the values from a file: that is where it decides what a config means.
+
+    `AutoConfig.for_model` does not: transformers 5.23 reads a mistral with `layer_types` as a ministral.
+    """
     if problem := config_problem(values):
         raise BadInput(f"{path}: {problem}")
     if not isinstance(values.get(QUANTIZATION, {}), dict | None):
         raise BadInput(f"{path}: {QUANTIZATION} should be an object")
-    fields = {key: value for key, value in values.items() if key not in ("model_type", "transformers_version")}
     try:
-        return AutoConfig.for_model(model_type, **fields)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(json.dumps(values))
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as problem:  # transformers' validation raises many types, some of huggingface_hub's own
         raise BadInput(f"{path}: transformers refuses this config: {problem}") from None
+    config.name_or_path = ""
+    return config
 
 
 def fetch(hub_id: str, revision: str | None, with_weights: bool) -> Path:

@@ -36,8 +36,8 @@ from workers.llm.weights.meta_model import (
     parameter_shapes,
     shard,
     shard_by_torch,
-    tied_names,
 )
+from workers.llm.weights.ties import tied_names, untie
 
 #: keys of a config that do not describe the model itself
 _NOT_CONTENT = ("transformers_version", "_name_or_path", "dtype")
@@ -106,6 +106,8 @@ def check(model: LocalModel, request: CheckRequest, weights: bool = True) -> dic
     mode = FakeTensorMode()
     for attention in request.attentions if request.tps else ("eager",):
         meta_model = build_meta_model(model.config, DTYPES["f32"], attention, mode)
+    tensors = read_checkpoint(model.folder) if model.folder and weights else {}
+    untie(meta_model, tensors, mode)
     parameters = sum(parameter.numel() for parameter in meta_model.parameters())
     layout = read_layout(model.config.to_dict(), model.folder)
     if layout:
@@ -115,7 +117,7 @@ def check(model: LocalModel, request: CheckRequest, weights: bool = True) -> dic
         load_tokenizer(model)
         if weights:
             shapes, tied = parameter_shapes(meta_model), tied_names(meta_model)
-            sources(meta_model, read_checkpoint(model.folder), shapes, tied, layout, "fn", model.folder)
+            sources(meta_model, tensors, shapes, tied, layout, "fn", model.folder)
     shardings = [shard(meta_model, tp) for tp in request.tps]
     splits = [*shardings, *(shard_by_torch(meta_model, tp) for tp in request.torch_tps)]
     if layout is None:

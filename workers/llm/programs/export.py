@@ -41,8 +41,9 @@ from workers.llm.quantized.low_bit_modules import FP8
 from workers.llm.quantized.quantized_model import ProgramPrecision, ScaleOptions, quantize, sources
 from workers.llm.sharding.plan import Sharding
 from workers.llm.weights.checkpoint import read_checkpoint
-from workers.llm.weights.meta_model import DTYPES, build_meta_model, parameter_shapes, shard, tied_names
+from workers.llm.weights.meta_model import DTYPES, build_meta_model, parameter_shapes, shard
 from workers.llm.weights.parameters import RowSource, ShardedLayout, lay_out, write_parameters
+from workers.llm.weights.ties import tied_names, untie
 
 OUTPUTS = Path("outputs")
 
@@ -125,6 +126,9 @@ def export(request: ExportRequest, folder: Path) -> dict[str, Any]:
     model, precision = request.model, request.precision
     mode = FakeTensorMode()
     meta_model = build_meta_model(model.config, precision.dtype, request.attention, mode)
+    weights = precision.folder or model.folder
+    tensors = read_checkpoint(weights) if weights else {}
+    untie(meta_model, tensors, mode)
     with mode:
         quantized = quantize(meta_model, model, precision)
     sharding = shard(meta_model, request.tp)
@@ -132,8 +136,8 @@ def export(request: ExportRequest, folder: Path) -> dict[str, Any]:
     request = replace(request, cache=choose_cache_layout(request, sharding))
     shapes, tied = parameter_shapes(meta_model), tied_names(meta_model)
     stored: dict[str, RowSource] = {}
-    if weights := precision.folder or model.folder:
-        stored = sources(meta_model, read_checkpoint(weights), shapes, tied, quantized, precision.fp8, weights)
+    if weights:
+        stored = sources(meta_model, tensors, shapes, tied, quantized, precision.fp8, weights)
     untied = {name: shape for name, shape in shapes.items() if name not in tied}
     layout = lay_out(untied, sharding, {name: parameter.dtype for name, parameter in meta_model.named_parameters()})
     text, layer_kinds = build_program(request, meta_model, sharding, tied, layout, mode)

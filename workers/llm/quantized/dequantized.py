@@ -21,18 +21,29 @@ def load_dequantized(model: LocalModel) -> Any:
     """Load the model in float32, eager, with unrounded inputs and cache. Raises BadInput when weights are missing."""
     assert model.folder is not None
     stored = {name: tensor for file in weight_files(model.folder) for name, tensor in load_file(file).items()}
-    config = copy.deepcopy(model.config)
+    config, tensors = copy.deepcopy(model.config), _dequantize(stored)
     delattr(config, KEY)
-    loaded: Any = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
-    )
-    missing, _ = loaded.load_state_dict(_dequantize(stored), strict=False)
-    tied = set(getattr(loaded, "all_tied_weights_keys", None) or ())
+    loaded = _build(config)
+    if any(not torch.equal(tensors[a], tensors[b]) for a, b in _ties(loaded).items() if tensors.keys() >= {a, b}):
+        config.tie_word_embeddings = False  # transformers ties no weights that are stored with different values
+        loaded = _build(config)
+    missing, _ = loaded.load_state_dict(tensors, strict=False)
+    tied = set(_ties(loaded))
     lacking = sorted(set(missing) - tied)
     if lacking:
         raise BadInput(f"the weights in {model.folder} lack {', '.join(lacking[:3])}")
     loaded.tie_weights()
     return loaded
+
+
+def _build(config: Any) -> Any:
+    return AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
+    )
+
+
+def _ties(model: Any) -> dict[str, str]:
+    return getattr(model, "all_tied_weights_keys", None) or {}
 
 
 def _dequantize(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

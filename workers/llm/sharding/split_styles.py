@@ -11,6 +11,7 @@ FAMILIES = (
     "gpt_neox",
     "granite",
     "llama",
+    "ministral",
     "mistral",
     "mixtral",
     "olmo2",

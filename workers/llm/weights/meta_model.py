@@ -56,17 +56,6 @@ def parameter_shapes(model: nn.Module) -> dict[str, Shape]:
     return {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
 
 
-def tied_names(model: nn.Module) -> dict[str, str]:
-    """Return the names that stand for another parameter: `lm_head.weight` -> `model.embed_tokens.weight`."""
-    first: dict[int, str] = {}
-    tied = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        owner = first.setdefault(id(parameter), name)
-        if owner != name:
-            tied[name] = owner
-    return tied
-
-
 def shard(model: nn.Module, tp: int) -> Sharding:
     """Plan the split of `model` over `tp` ranks."""
     plan: dict[str, str] = model.tp_plan or {}  # type: ignore[assignment]
