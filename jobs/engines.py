@@ -43,7 +43,7 @@ ENGINES: dict[str, Engine] = {
         STAGES,
         ProcessLayout.ONE_PROCESS,
         precisions=frozenset(Precision),
-        axes=frozenset({"exporter", "kv_cache", "kv_precision", "pp", "quantizer"}),
+        axes=frozenset({"exporter", "flags", "kv_cache", "kv_precision", "pp", "quantizer"}),
         is_compiled_by_iree=True,
     ),
     "torch": Engine(

@@ -76,12 +76,15 @@ def stage_of(name: str, settings: Settings) -> Stage:
 
 
 def commands_of(name: str, settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """Return the commands of a stage, which are counted before they are made. Raises TooManyCommands."""
+    """Return the commands of a stage, which are counted before they are made, with the environment variables of its
+    settings. Raises TooManyCommands."""
     stage = stage_of(name, settings)
     count = stage.count_commands(settings)
     if count > MAX_COMMANDS:
         raise TooManyCommands(name, count, MAX_COMMANDS)
-    return stage.commands(settings, toolchain)
+    commands = stage.commands(settings, toolchain)
+    variables = settings.get("env")
+    return [replace(command, env={**variables, **command.env}) for command in commands] if variables else list(commands)
 
 
 def normalize_axes(axes: Axes, *, has_quantizer: bool = True) -> Axes:
@@ -89,7 +92,7 @@ def normalize_axes(axes: Axes, *, has_quantizer: bool = True) -> Axes:
 
     Only some engines have exported programs, and nothing quantizes f16.
     """
-    ignored = {"exporter", "kv_cache"} - ENGINES[axes.engine].axes
+    ignored = {"exporter", "flags", "kv_cache"} - ENGINES[axes.engine].axes
     axes = replace(axes, **{axis: AXIS_DEFAULTS[axis] for axis in ignored})
     axes = replace(axes, kv_cache=EXPORTERS[axes.exporter].kv_cache or axes.kv_cache)
     return axes if has_quantizer and is_quantized(axes) else replace(axes, quantizer=HALOCTL)

@@ -131,3 +131,32 @@ OverrideValue = Annotated[str | int | float | bool | list[Any] | dict[str, Any] 
 OneOrMore = Annotated[
     list[T], BeforeValidator(_as_list), Field(min_length=1, max_length=limits.MAX_VALUES), AfterValidator(distinct)
 ]
+
+
+def _variable_value(value: object) -> object:
+    """Return a number as the text that the environment holds."""
+    return f"{value}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def sets_of_variables(value: object) -> object:
+    """Return named sets of variables from their other form, a list of names and of mappings with a `name`."""
+    if not isinstance(value, list):
+        return value
+    sets: dict[object, object] = {}
+    for entry in value:
+        variables = dict(entry) if isinstance(entry, dict) else {}
+        name = variables.pop("name", None) if isinstance(entry, dict) else entry
+        if not isinstance(name, str) or name in sets:
+            raise ValueError("should hold names, or mappings with a `name` of their own each")
+        sets[name] = variables
+    return sets
+
+
+SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=40)]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+EnvironmentVariables = Annotated[
+    dict[VariableName, Annotated[Text, BeforeValidator(_variable_value)]], Field(max_length=limits.MAX_VALUES)
+]
+CompilerFlags = Annotated[
+    list[Annotated[Text, Field(pattern=r"^--[\w-]+(=.*)?$")]], Field(max_length=limits.MAX_VALUES)
+]

@@ -107,6 +107,8 @@ def _task(
 ) -> PlannedTask:
     """Return the task of one stage for one variant."""
     variant, settings = cell.variant, stage.settings(cell)
+    if variables := cell.variables(is_measured=stage.is_measured):
+        settings = {**settings, "env": variables}
     pin = variant.pin if stage.is_measured else None
     toolchain = toolchain_for(variant.toolchain, name, variant.engine, toolchains)
     is_default = toolchain == DEFAULT

@@ -9,6 +9,7 @@ from jobs import limits
 from jobs.field_types import (
     Baseline,
     Batch,
+    CompilerFlags,
     Count,
     FileName,
     OneOrMore,
@@ -120,9 +121,7 @@ class TorchSection(Section):
 class CompileSection(Section):
     """How iree-compile is called."""
 
-    flags: Annotated[
-        list[Annotated[Text, Field(pattern=r"^--[\w-]+(=.*)?$")]], Field(max_length=limits.MAX_VALUES)
-    ] = []
+    flags: CompilerFlags = []
     """Flags of iree-compile that change how code is generated, added to those of the target."""
 
 

@@ -79,6 +79,8 @@ class Axes:
     nodes: int = 1  #: nodes that its devices are on, the same number on each
     quantizer: str = HALOCTL  #: a name in `jobs.quantizers.QUANTIZERS`
     exporter: str = HALOCTL  #: a name in `jobs.exporters.EXPORTERS`
+    flags: str = DEFAULT  #: name of a set of compiler flags in its job file
+    env: str = DEFAULT  #: name of a set of environment variables in its job file
     toolchain: str = DEFAULT  #: what its stages run under; stages that the toolchain is not for run under the default
 
     @property
@@ -127,6 +129,8 @@ NAME_PARTS: dict[str, Callable[[Any], str]] = {
     "engine": _unless(IREE),
     "quantizer": _unless(HALOCTL),
     "exporter": _unless(HALOCTL),
+    "flags": _unless(DEFAULT),
+    "env": _unless(DEFAULT),
     "toolchain": _unless(DEFAULT),
 }
 
@@ -164,7 +168,8 @@ def model_name(name: str, overrides: Mapping[str, Any]) -> str:
 def variant_name(model: str, axes: Axes) -> str:
     """Return the name that trackers use: `llama3.1-70B-FP16-decomposed-TP8`, or `...-TP8-2N-torch` for torch's ranks.
 
-    A toolchain other than the default comes last: `llama3.1-70B-FP16-TP8-iree-3.12`.
+    Named sets of flags and variables, and a toolchain other than the default come last:
+    `llama3.1-70B-FP16-TP8-o3-iree-3.12`.
     """
     return "-".join((model, *(part for axis, name_of in NAME_PARTS.items() if (part := name_of(getattr(axes, axis))))))
 

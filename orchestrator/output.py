@@ -61,6 +61,17 @@ def print_message(text: str) -> None:
         print_error(line)
 
 
+def warn_of_held_back_variables() -> None:
+    """Tell which variables of this process its stages do not see although they would change results."""
+    from workers.environment import SITE_VARIABLES, held_back_variables
+
+    if names := held_back_variables():
+        print_message(
+            f"stages do not see {', '.join(names)}, which would change results: set them with `env` in job files, or "
+            f"add their names to {SITE_VARIABLES}"
+        )
+
+
 def print_error(text: str) -> None:
     """Print an error to stderr; its further lines are indented, so that none looks like a message of its own."""
     print_prompt(text.rstrip("\n").replace("\n", "\n  ") + "\n")

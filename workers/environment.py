@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import workers
-from jobs.environment_variables import VARIABLES
+from jobs.environment_variables import VARIABLES, Effect
 from jobs.masking import has_userinfo
 from jobs.targets import TARGETS
 from jobs.task import Command, Device, Gang
@@ -119,13 +119,34 @@ def gang_variables(gang: Gang | None) -> dict[str, str]:
 
 def passed_variables(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that stage processes see: those of the table, and those that the site adds."""
-    site = frozenset(re.split(r"[,\s]+", inherited.get(SITE_VARIABLES, "")))
+    site = site_variables(inherited)
     return {name: value for name, value in inherited.items() if is_passed(name, value, site)}
 
 
+def held_back_variables(inherited: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the variables of this process that stages do not see although they would change results."""
+    passed = passed_variables(inherited)
+    return sorted(
+        name
+        for name in inherited.keys() - passed.keys() - MASKS
+        if name in VARIABLES and VARIABLES[name].effect is Effect.RESULT
+    )
+
+
+def site_variables(inherited: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Return the names of the variables that the site adds to the table."""
+    return frozenset(re.split(r"[,\s]+", inherited.get(SITE_VARIABLES, ""))) - {""}
+
+
 def is_passed(name: str, value: str, site: Collection[str] = ()) -> bool:
-    """Whether stage processes may see a variable of the agent's; `site` are names beside those of the table."""
-    is_known = name in VARIABLES or (name in site and not SECRET.search(name))
+    """Whether stage processes may see a variable of the agent's; `site` are names beside those of the table.
+
+    What changes results comes from job files alone, or is the site's wish: else the same task would compute something
+    else on another node. Paths of tools and libraries are an exception, since nodes have their own.
+    """
+    is_known = name in site and not SECRET.search(name)
+    if row := VARIABLES.get(name):
+        is_known |= row.names_file or row.effect is not Effect.RESULT
     return is_known and name not in MASKS and not _has_credentials(name, value)
 
 

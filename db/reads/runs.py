@@ -23,6 +23,9 @@ from jobs.variants import AXES
 #: The newest so many measurements are read where there are more: that is some tenths of a second.
 MOST = 4000
 DISTURBED = "disturbed"  #: what a context calls it when something else disturbed a measurement
+VARIABLES = "variables"  #: what a context calls the environment variables that may change its numbers
+NOT_SET = "not set"
+Variables = tuple[tuple[str, str], ...]  #: names and values, sorted
 HOST = "cpu"  #: the kind of devices that are all the same cores
 
 
@@ -49,6 +52,7 @@ class MeasuredRun:
     at: datetime
     is_good: bool  #: its attempt succeeded, or its gate let it pass in the end
     epoch: int = 1
+    variables: Variables | None = None  #: that may change its numbers, by name; None: they were not recorded
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False)  #: its context
 
     @property
@@ -62,9 +66,13 @@ class MeasuredRun:
         return self.digest.startswith(DIGEST)
 
     @property
-    def program(self) -> tuple[str, str]:
+    def program(self) -> tuple[str, str, Variables | None]:
         """The key of the runs that differ in nothing that their numbers depend on."""
-        return (self.digest, self.driver)
+        return (self.digest, self.driver, self.variables)
+
+    def has_conditions_of(self, other: "MeasuredRun") -> bool:
+        """Whether both were measured under the same environment variables, as far as is recorded."""
+        return self.variables is None or other.variables is None or self.variables == other.variables
 
 
 def runs(database: Database, chosen: RunFilter, most: int = MOST) -> list[MeasuredRun]:
@@ -186,6 +194,7 @@ def _run(row: Any) -> MeasuredRun:
         at=ended_at,
         is_good=outcome == SUCCEEDED or (failure_kind == FailureKind.INCONCLUSIVE and state in DONE),
         epoch=epoch,
+        variables=variables_of(facts),
         facts=facts,
     )
 
@@ -194,6 +203,24 @@ def driver_of(facts: Mapping[str, Any]) -> str:
     """Return the drivers that a context names; empty if it names none."""
     drivers = (facts.get("machine") or {}).get("drivers") or {}
     return ", ".join(f"{name} {version}" for name, version in sorted(drivers.items()))
+
+
+def variables_of(facts: Mapping[str, Any]) -> Variables | None:
+    """Return the environment variables that a context names, sorted; None if it says nothing of them."""
+    variables = facts.get(VARIABLES)
+    return None if variables is None else tuple(sorted(variables.items()))
+
+
+def differing_variables(old: Variables | None, new: Variables | None) -> list[str]:
+    """Say which environment variables differ: `HSA_ENABLE_SDMA not set to 0`."""
+    if old is None or new is None:
+        return []
+    before, after = dict(old), dict(new)
+    return [
+        f"{name} {before.get(name, NOT_SET)} to {after.get(name, NOT_SET)}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
 
 
 @lru_cache(maxsize=1024)

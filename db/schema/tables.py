@@ -25,7 +25,7 @@ from sqlalchemy import (
 from db.schema.actors import current_actor
 
 #: The migration that the tables below match; its number tells older schemas from newer ones.
-SCHEMA = "0009"
+SCHEMA = "0010"
 VERSION_TABLE = "haloctl_schema"
 
 #: Refuses NaN, which is not JSON and which Postgres refuses.
@@ -155,6 +155,8 @@ cells = Table(
     Column("quantizer", String, nullable=False, server_default="haloctl"),  #: what made the low-precision weights
     Column("exporter", String, nullable=False, server_default="haloctl"),  #: what made the program
     Column("pp", Integer, nullable=False, server_default="1"),  #: pipeline parallelism
+    Column("flags", String, nullable=False, server_default="default"),  #: name of its set of compiler flags
+    Column("env", String, nullable=False, server_default="default"),  #: name of its set of environment variables
     Column("task", ForeignKey("tasks.id"), nullable=False, index=True),  #: the task that fills the cell
     Column("is_first", Boolean, nullable=False),  #: first of the cells of one variant that share a task
     Column("submitted_at", UtcDateTime, nullable=False),  #: copied from the job, for the index

@@ -6,6 +6,7 @@ from itertools import chain
 from jobs import limits, quantizers
 from jobs.compiler_flags import flag_problem
 from jobs.engines import ENGINES
+from jobs.environment_variables import variable_problem
 from jobs.errors import UnknownToolchain
 from jobs.inductor_options import inductor_problem
 from jobs.job_file.spec import JobSpec
@@ -86,6 +87,16 @@ def _known_toolchains(spec: JobSpec, toolchains: Specs) -> Problem | None:
             find_toolchain(name or DEFAULT, toolchains)
         except UnknownToolchain as error:
             return Problem(str(error), (key,))
+    return None
+
+
+def _variables(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    places: list[tuple[Key, Mapping[str, str]]] = [(("env",), spec.env)]
+    places += [(("variants", "env", name), variables) for name, variables in spec.variants.env.items()]
+    for key, variables in places:
+        for name, value in variables.items():
+            if reason := variable_problem(name, value):
+                return Problem((f"{name}: {reason}"), ((*key, name), key, key[:2]))
     return None
 
 
@@ -182,6 +193,7 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
     _cells,  # before any check that expands the variants
     _workloads,
     _revision,
+    _variables,
     _variants,
     _known_toolchains,
     _stages,
@@ -207,9 +219,12 @@ def job_problem(spec: JobSpec, toolchains: Specs) -> Problem | None:
 
 def flags_problem(spec: JobSpec, site_flags: Collection[str]) -> Problem | None:
     """Return the first of the compiler's flags that a job file can't set; `site_flags` are names that a site allows."""
-    for index, flag in enumerate(spec.compile.flags):
-        if reason := flag_problem(flag, site_flags):
-            return Problem.at("compile", "flags", index, message=reason)
+    places: list[tuple[Key, Sequence[str]]] = [(("compile", "flags"), spec.compile.flags)]
+    places += [(("variants", "flags", name), flags) for name, flags in spec.variants.flags.items()]
+    for key, flags in places:
+        for index, flag in enumerate(flags):
+            if reason := flag_problem(flag, site_flags):
+                return Problem.at(*key, index, message=reason)
     return None
 
 

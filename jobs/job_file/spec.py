@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 from jobs import limits
 from jobs.field_types import (
     AllowedNames,
+    EnvironmentVariables,
     ModelName,
     OneOrMore,
     OverrideKey,
@@ -53,6 +54,9 @@ class JobSpec(Section):
         dict[OverrideKey, OverrideValue], Field(max_length=limits.MAX_VALUES), AfterValidator(expect_small)
     ] = {}
     """Values that replace those of the model's config.json, such as `{num_hidden_layers: 4}`."""
+    env: EnvironmentVariables = {}
+    """Environment variables of the job's stages, such as `{HSA_ENABLE_SDMA: 0}`. Outputs are reused only under the same
+    variables that may change them; measurements record those that may change speed, too."""
     variants: VariantsSection = VariantsSection()
     """Axes of the job's matrix."""
     stages: Annotated[list[StageName], Field(min_length=1), AfterValidator(distinct)] = Field(

@@ -5,21 +5,25 @@ from functools import cached_property
 from math import prod
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from jobs import limits
 from jobs.engines import ENGINES
 from jobs.exporters import EXPORTERS
 from jobs.field_types import (
     AllowedNames,
+    CompilerFlags,
     Degree,
+    EnvironmentVariables,
     Nodes,
     OneOrMore,
     QuantizerName,
     Section,
+    SetName,
     TargetName,
     Text,
     ToolchainName,
+    sets_of_variables,
 )
 from jobs.job_file.expansion import expand
 from jobs.toolchains import DEFAULT
@@ -46,6 +50,8 @@ class Exclusion(Section):
     nodes: Nodes | None = None
     quantizer: QuantizerName | None = None
     exporter: ExporterName | None = None
+    flags: SetName | None = None
+    env: SetName | None = None
     toolchain: ToolchainName | None = None
 
     @model_validator(mode="after")
@@ -80,6 +86,16 @@ class VariantsSection(Section):
     """What makes low-precision weights and scales."""
     exporter: OneOrMore[ExporterName] = [HALOCTL]
     """What makes a program of the model."""
+    flags: Annotated[dict[SetName, CompilerFlags], Field(min_length=1, max_length=limits.MAX_VALUES)] = {DEFAULT: []}
+    """Named sets of compiler flags, each added to `compile.flags`: `{default: [], o3: [--iree-opt-level=O3]}`. The name
+    stands in the variant's name."""
+    env: Annotated[
+        dict[SetName, EnvironmentVariables],
+        BeforeValidator(sets_of_variables),
+        Field(min_length=1, max_length=limits.MAX_VALUES),
+    ] = {DEFAULT: {}}
+    """Named sets of environment variables, each added to `env`: `{default: {}, no-sdma: {HSA_ENABLE_SDMA: 0}}`, or a
+    list such as `[default, {name: no-sdma, HSA_ENABLE_SDMA: 0}]`."""
     toolchain: OneOrMore[ToolchainName] = [DEFAULT]
     """Packages that stages run under, such as `iree-3.12`; `haloctl toolchains` lists them."""
     exclude: Annotated[list[Exclusion], Field(max_length=limits.MAX_EXCLUSIONS)] = []

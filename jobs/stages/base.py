@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobs.environment_variables import VARIABLES, Effect
 from jobs.input_files import path_of
 from jobs.number_format import format_number
 from jobs.state import Failure, FailureKind
@@ -67,11 +68,24 @@ class Model:
         return replace(next(model for model in self.all if model.name == name), more=())
 
 
+class NamedSets(Protocol):
+    """The sets of flags and variables that a job file names (`jobs.job_file.variants_section.VariantsSection`)."""
+
+    @property
+    def flags(self) -> Mapping[str, Sequence[str]]: ...  # noqa: D102
+    @property
+    def env(self) -> Mapping[str, Mapping[str, str]]: ...  # noqa: D102
+
+
 class StageOptions(Protocol):
     """The part of a job file that stages read (`jobs.job_file.spec.JobSpec`)."""
 
     @property
     def stages(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def variants(self) -> "NamedSets": ...  # noqa: D102
+    @property
+    def env(self) -> Mapping[str, str]: ...  # noqa: D102
     @property
     def workload(self) -> "WorkloadSection": ...  # noqa: D102
     @property
@@ -94,6 +108,15 @@ class Cell:
     variant: Variant
     model: Model
     torch_options: frozenset[str] = frozenset()  #: keys of the section `torch` that the variant's engine reads
+
+    def variables(self, *, is_measured: bool) -> dict[str, str]:
+        """Return the environment variables for a stage; where only outputs count, those that may change these."""
+        named = {**self.spec.env, **self.spec.variants.env.get(self.variant.env, {})}
+        return {
+            name: value
+            for name, value in sorted(named.items())
+            if is_measured or name not in VARIABLES or VARIABLES[name].effect is Effect.RESULT
+        }
 
 
 def _one_command(settings: Settings) -> int:

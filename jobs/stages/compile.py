@@ -39,7 +39,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     return {
         "target": cell.variant.target,
         **parallelism_settings(cell.variant),
-        "flags": list(cell.spec.compile.flags),
+        "flags": [*cell.spec.compile.flags, *cell.spec.variants.flags.get(cell.variant.flags, ())],
         "prefill_rows": max(workload.batch) * max(workload.prompt_tokens),
         "decode_rows": max(workload.batch),
         **({"precision": precision.value} if precision in QUANTIZED else {}),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean, median
 from typing import Any
 
-from db.reads.runs import MeasuredRun
+from db.reads.runs import MeasuredRun, differing_variables
 from jobs.errors import BadSetting
 from orchestrator.analysis.intervals import (
     ALPHA,
@@ -48,6 +48,7 @@ class Comparison:
     new_runs: int = 1
     more_runs: int = 0  #: of each side, that would decide it beyond those that there are
     reason: str = ""  #: why it is inconclusive
+    conditions: tuple[str, ...] = ()  #: environment variables that differ between the sides, in words
 
     @property
     def ratio(self) -> float | None:
@@ -211,6 +212,13 @@ def _centre(runs: Runs) -> float:
     return geometric_mean(medians) if is_mean else median(medians)
 
 
+def _differing_conditions(old: Runs, new: Runs) -> list[str]:
+    """Say which environment variables differ from the old side to the new one, or within a side."""
+    first = next((run.variables for run in old if run.variables is not None), None)
+    differing = [text for run in (*old, *new) for text in differing_variables(first, run.variables)]
+    return list(dict.fromkeys(differing))
+
+
 def _without_verdict(old: Runs, new: Runs) -> Comparison:
     first = old[0]
     return Comparison(
@@ -223,6 +231,7 @@ def _without_verdict(old: Runs, new: Runs) -> Comparison:
         old_variant=first.variant,
         new_variant=new[0].variant,
         places=tuple(sorted({run.place for run in (*old, *new)})),
+        conditions=tuple(_differing_conditions(old, new)),
         old_runs=len(old),
         new_runs=len(new),
     )

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from db.reads.gated_attempts import GatedAttempt
-from db.reads.runs import DISTURBED, MeasuredRun, driver_of, workload_of
+from db.reads.runs import DISTURBED, MeasuredRun, differing_variables, driver_of, variables_of, workload_of
 from db.writes.targets import QuotedTarget, target_for
 from jobs.metrics import METRICS
 from jobs.sections import GateSection
@@ -69,6 +69,7 @@ def _run(metric: str, value: float, facts: Any, task: GatedAttempt) -> MeasuredR
         devices=(),
         digest=task.digest,
         driver=driver_of(facts),
+        variables=variables_of(facts),
         at=datetime.now(UTC),
         is_good=False,
     )
@@ -114,9 +115,18 @@ def _without_baseline(
     same = (
         [] if gate.against == TARGET else [other for other in history if other.series_key[1:4] == run.series_key[1:4]]
     )
-    elsewhere = tuple(sorted({other.place for other in same} - places))
+    elsewhere = tuple(sorted({other.place for other in same} - places - {run.place}))
     result = SequentialResult(Verdict.UNJUDGED, 0)
-    return GateDecision(run, None, result, elsewhere=elsewhere, missing_because=_failed_baseline(task, gate))
+    reason = _failed_baseline(task, gate) or _other_conditions(run, same)
+    return GateDecision(run, None, result, elsewhere=elsewhere, missing_because=reason)
+
+
+def _other_conditions(run: MeasuredRun, same: Sequence[MeasuredRun]) -> str:
+    """Say under which other variables the newest earlier run of this device was measured, if there is one."""
+    there = [other for other in same if other.place == run.place]
+    newest = max(there, key=lambda other: other.at, default=run)
+    differing = differing_variables(newest.variables, run.variables)
+    return f": earlier runs had other environment variables ({', '.join(differing)})" if differing else ""
 
 
 def _failed_baseline(task: GatedAttempt, gate: GateSection) -> str:
@@ -138,7 +148,11 @@ def _baseline(
 ) -> Baseline | None:
     if gate.against == TARGET:
         return _quoted_baseline(run, quoted)
-    same = [other for other in history if other.series_key[1:] == run.series_key[1:] and other.median > 0]
+    same = [
+        other
+        for other in history
+        if other.series_key[1:] == run.series_key[1:] and other.median > 0 and other.has_conditions_of(run)
+    ]
     logs = _last_level([math.log(other.median) for other in sorted(same, key=lambda other: other.at)])
     if not logs:
         return None

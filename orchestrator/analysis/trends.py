@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from db.reads.runs import MeasuredRun
+from db.reads.runs import MeasuredRun, differing_variables
 from jobs.digest import differences
 from orchestrator.analysis.change_points import find_change_points
 from orchestrator.analysis.noise import Noise, learn_noise
@@ -17,7 +17,7 @@ from orchestrator.analysis.verdicts import DETERMINISTIC, Verdict, direction
 
 NEARBY_RUNS = 2  #: noise may show a change so many runs sooner or later than it came
 MAX_SUSPECTS = 5
-NO_SUSPECT = "nothing that is recorded changed: neither program, toolchain, driver nor node"
+NO_SUSPECT = "nothing that is recorded changed: neither program, toolchain, variables, driver nor node"
 SHORT_DIGEST = 8  #: characters
 
 
@@ -128,6 +128,7 @@ def suspects(between: tuple[MeasuredRun, MeasuredRun], identities: Mapping[str, 
         named.append(f"digest {before.digest[:SHORT_DIGEST]} to {after.digest[:SHORT_DIGEST]}")
     if before.driver != after.driver:
         named.insert(0, f"driver {before.driver or 'unknown'} to {after.driver or 'unknown'}")
+    named = [*differing_variables(before.variables, after.variables), *named]
     if before.node != after.node:
         named.append(f"node {before.node} to {after.node}")
     left_out = len(named) - MAX_SUSPECTS

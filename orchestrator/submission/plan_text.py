@@ -30,6 +30,8 @@ def dry_run_lines(prepared: PreparedJob) -> Iterator[str]:
         yield f"{numbers[task.key]:02d} {task.stage} {task.subject}"
         under = "" if task.toolchain == DEFAULT else f"; under {task.toolchain}"
         yield f"   {'after ' + after + '; ' if after else ''}needs {format_resources(task)}{under}"
+        if variables := task.settings.get("env"):
+            yield f"   with {shlex.join(f'{name}={value}' for name, value in variables.items())}"
         for command in argv_of(task, prepared.toolchain):
             yield f"   $ {mask_userinfo(shlex.join(command))}"
 

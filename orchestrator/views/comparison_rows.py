@@ -11,7 +11,7 @@ from orchestrator.workloads import WORKLOAD_SIGNS, workload_text
 COLUMNS = ("variant", "target", "metric", "workload", "on", "A", "B", "B/A", "interval", "runs", "B is", "")
 CSV_COLUMNS = (
     "old_variant", "new_variant", "target", "metric", "unit", "batch", "prompt_tokens", "new_tokens", "places", "old",
-    "new", "old_runs", "new_runs", "ratio", "low", "high", "verdict", "more_runs", "why",
+    "new", "old_runs", "new_runs", "ratio", "low", "high", "verdict", "more_runs", "why", "conditions",
 )  # fmt: skip
 VERIFY_COLUMNS = ("metric", "batch", "prompt", "old", "new", "ratio", "interval", "noise", "")
 
@@ -38,6 +38,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "verdict": comparison.verdict.value,
         "more_runs": comparison.more_runs,
         "why": comparison.reason,
+        "conditions": list(comparison.conditions),
     }
 
 
@@ -60,8 +61,13 @@ def _line(comparison: Comparison) -> tuple[str, ...]:
         _interval(comparison),
         f"{comparison.old_runs}, {comparison.new_runs}",
         comparison.verdict,
-        comparison.reason,
+        "; ".join(filter(None, (comparison.reason, _under(comparison)))),
     )
+
+
+def _under(comparison: Comparison) -> str:
+    """Name the environment variables that differ: they may be why the numbers do."""
+    return f"measured under {', '.join(comparison.conditions)}" if comparison.conditions else ""
 
 
 def verify_to_json(comparison: Comparison) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import partial
 from math import isfinite
 from pathlib import Path
 
+from jobs.environment_variables import conditions
 from jobs.errors import ArtifactLost, StorageUnusable
 from jobs.exporters import stage_of
 from jobs.paths import path_below
@@ -21,7 +22,7 @@ from workers import failures
 from workers.artifacts import ArtifactStore
 from workers.attempts.folders import empty_outputs, log_path, working_folder
 from workers.attempts.publishing import Publisher
-from workers.environment import MissingTool, gang_variables, resolve_command, stage_environment
+from workers.environment import MissingTool, gang_variables, resolve_command, site_variables, stage_environment
 from workers.inputs.content_digests import ContentDigests, Stopped
 from workers.inputs.planned_inputs import InputChanged, check_inputs, is_unchanged
 from workers.machine import fitness
@@ -160,6 +161,7 @@ class _AttemptRun:
 
         if stage.is_measured:
             result, outcome = self.measure(self.attempt, run_commands, self.toolchain.versions, self.cancellation)
+            outcome = _with_variables(outcome, self.attempt, environment)
         else:
             result, outcome = run_commands(self.attempt.timeout_s)
         return result.commands, outcome
@@ -222,6 +224,18 @@ def _outcome(attempt: Attempt, result: RunResult, folder: Path, log: Path, timeo
     observed = [(command.process, text) for command, text in zip(result.commands, texts, strict=True)]
     of_processes = stage_of(attempt.stage, attempt.settings).observe(attempt.settings, observed)
     return replace(outcome, measurements=(*outcome.measurements, *of_processes))
+
+
+def _with_variables(outcome: Outcome, attempt: Attempt, environment: Mapping[str, str]) -> Outcome:
+    """Add to the measurements' contexts the environment variables that may have made them what they are."""
+    for command in attempt.commands:
+        environment = {**environment, **command.env}
+    variables = conditions(environment, site_variables())
+    measurements = tuple(
+        replace(measurement, context={**measurement.context, "variables": variables})
+        for measurement in outcome.measurements
+    )
+    return replace(outcome, measurements=measurements)
 
 
 def _parse(attempt: Attempt, folder: Path, log: str) -> Outcome:

@@ -43,4 +43,5 @@ def node(
     described = replace(described, address=address or find_own_address(head))
     token = ray_token.token_environment(settings.data, token_file, output.print_message)
     drain = Drain.REQUEUE if requeue else Drain.FINISH
+    output.warn_of_held_back_variables()
     NodeDaemon(JoinConfig(described, head, token, settings.data, drain), output.print_message).run()

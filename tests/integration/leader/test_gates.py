@@ -47,6 +47,7 @@ class World:
     def __init__(self, head: Head, store: Store, executor: InMemoryExecutor) -> None:
         self.head, self.store, self.executor = head, store, executor
         self.versions: Mapping[str, str] = {}  #: that results tell of
+        self.variables: Mapping[str, str] = {}  #: that results were measured under
 
     def job(self, *medians: float, disturbed: str = "", **keys: Any) -> TaskRow:
         """Run a benchmark that measures one median per attempt; it must use all of them."""
@@ -60,7 +61,8 @@ class World:
 
     def deliver(self, median: float, disturbed: str) -> None:
         """End the one running attempt with this median."""
-        context = {"batch": 1, "prompt_tokens": 64, **({"disturbed": disturbed} if disturbed else {})}
+        context: dict[str, Any] = {"batch": 1, "prompt_tokens": 64, "variables": self.variables}
+        context |= {"disturbed": disturbed} if disturbed else {}
         samples = (median * 0.99, median, median * 1.3)
         measured = [Measurement("ttft_ms", samples, context)]
         result = result_of(only(self.executor), None, measured, ())
@@ -102,6 +104,18 @@ def test_what_is_slower_is_measured_again_and_then_fails_with_its_figures(world:
     assert "in 2 runs" in row.failure.message
     assert len(runs(world.store.database, RunFilter(("ttft_ms",), tasks=(row.id,)))) == 2  # no sample is lost
     assert not any(run.is_good for run in runs(world.store.database, RunFilter(("ttft_ms",), tasks=(row.id,))))
+
+
+@ON_SQLITE
+def test_what_was_measured_under_other_variables_is_no_baseline(world: World) -> None:
+    world.past()
+    world.variables = {"IREE_PY_RUNTIME": "tracy"}
+    row = world.job(200.0, gate=GATE)
+    assert row.state is TaskState.SUCCEEDED
+    assert row.warnings == (
+        "gate: ttft_ms passes: there is nothing to compare it with: earlier runs had other environment variables "
+        "(IREE_PY_RUNTIME not set to tracy)",
+    )
 
 
 @ON_SQLITE

@@ -90,12 +90,12 @@ def test_secrets_of_the_agent_reach_no_stage_no_result_and_no_log(
 ) -> None:
     for name, value in {"https_proxy": "user:hush@host:3128", "CUDA_PRIVATE_KEY": "hush", "TORCH_PAT": "hush"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("HSA_XNACK", "1")
+    monkeypatch.setenv("HSA_ENABLE_SDMA", "1")
     attempt = make_attempt(python("import os; print(sorted(os.environ.items()))", "--proxy=user:hush@host:3128"))
     result = carried_out(tmp_path, attempt)
     assert "hush" not in log_of(tmp_path, attempt)
     assert "--proxy=***@host:3128" in log_of(tmp_path, attempt)
-    assert "('HSA_XNACK', '1')" in log_of(tmp_path, attempt)
+    assert "('HSA_ENABLE_SDMA', '1')" in log_of(tmp_path, attempt)
     assert "hush" not in str(dict(result.environment))
 
 
@@ -348,6 +348,7 @@ def test_a_benchmark_beside_a_busy_loop_is_run_again_and_marked(
     And in each spell of it, of which none is as long as it would have to be by itself.
     """
     monkeypatch.setenv("HALOCTL_MAX_FOREIGN_CPU_PERCENT", "0.1")
+    monkeypatch.setenv("OMP_DYNAMIC", "true")
     create_sampler = partial(Sampler, interval_s=0.01, max_cpu_share=1.0)
     measure = partial(run_measured, create_sampler=create_sampler, window_s=0.1)
     settings = {
@@ -376,6 +377,7 @@ def test_a_benchmark_beside_a_busy_loop_is_run_again_and_marked(
     assert warning.startswith("disturbed in 2 runs in a row: other processes used ")
     ttft = next(measurement for measurement in result.measurements if measurement.metric == "ttft_ms")
     assert [len(ttft.context["disturbed_runs"]), len(ttft.samples)] == [1, 1]
+    assert ttft.context["variables"]["OMP_DYNAMIC"] == "true", "what may change a number is recorded with it"
     machine = ttft.context["machine"]
     assert machine["foreign_cpu_s"] > machine["own_cpu_s"] > 0
     assert machine["samples"] > 1

@@ -171,6 +171,15 @@ def test_what_may_be_chance_among_so_many_comparisons_says_so() -> None:
     )
 
 
+def test_a_comparison_names_the_variables_that_differ() -> None:
+    old = runs([1.0, 1.1], variables=(("IREE_PY_RUNTIME", "default"),))
+    new = runs([2.0, 2.1], variables=(("IREE_PY_RUNTIME", "tracy"),))
+    unknown = runs([2.0, 2.1])
+    for side, conditions in ((new, ("IREE_PY_RUNTIME default to tracy",)), (unknown, ())):
+        (comparison,) = compare(old, side, NoiseModel(), 2.0)
+        assert comparison.conditions == conditions
+
+
 def test_noise_is_learned_from_runs_between_which_nothing_changed() -> None:
     alike = runs(scattered(100, 30, 0.02))
     faster = runs(scattered(50, 30, 0.02, 1), digest="q" * 64)

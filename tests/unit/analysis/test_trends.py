@@ -14,7 +14,7 @@ from orchestrator.analysis.change_points import find_change_points
 from orchestrator.analysis.trends import NO_SUSPECT, TrendSeries, attempts_at_changes, trend_series, with_suspects
 from orchestrator.analysis.verdicts import Verdict
 from orchestrator.views import plots
-from tests.made_runs import run
+from tests.made_runs import run, runs
 
 IDENTITY = {
     "stage": "benchmark",
@@ -87,6 +87,13 @@ def test_what_changed_a_run_before_is_suspected_for_noise_hides_it_so_long() -> 
 def test_a_change_without_any_cause_says_so() -> None:
     (trend,) = with_suspects([series([100, 101, 99, 100, 100, 94, 95, 94, 95])], {})
     assert [(change.verdict, change.suspects) for change in trend.changes] == [(Verdict.FASTER, (NO_SUSPECT,))]
+
+
+def test_variables_that_changed_are_suspected_first() -> None:
+    old = runs([1.0, 1.01, 0.99, 1.0, 1.0], variables=(("OMP_DYNAMIC", "false"),))
+    new = runs([2.0, 2.01, 1.99, 2.0, 2.0], variables=(("IREE_PY_RUNTIME", "tracy"),))
+    (change,) = with_suspects(trend_series([*old, *new]), {})[0].changes
+    assert change.suspects == ("IREE_PY_RUNTIME not set to tracy", "OMP_DYNAMIC false to not set")
 
 
 def test_a_level_of_zero_has_no_ratio() -> None:

@@ -13,6 +13,7 @@ from jobs.task import Command, Device
 from workers.environment import (
     MissingTool,
     find_tool,
+    held_back_variables,
     is_passed,
     passed_variables,
     resolve_command,
@@ -41,7 +42,6 @@ PASSED = {
     "LD_LIBRARY_PATH": "/opt/rocm/lib",
     "HIP_FORCE_DEV_KERNARG": "1",
     "PYTORCH_NO_HIP_MEMORY_CACHING": "1",
-    "PYTORCH_TUNABLEOP_ENABLED": "1",
     "no_proxy": "localhost,10.0.0.0/8",
 }
 
@@ -64,6 +64,7 @@ HELD_BACK = {
     "ROCR_VISIBLE_DEVICES": "0",
     "PYTHONSTARTUP": "x.py",
     "LD_PRELOAD": "x.so",
+    "PYTORCH_TUNABLEOP_ENABLED": "1",
 }
 
 
@@ -78,6 +79,15 @@ def test_a_site_adds_exact_names_but_no_secrets_and_no_masks() -> None:
     site = {"HALOCTL_STAGE_VARIABLES": "OUR_FLAG, OUR_TOKEN HIP_VISIBLE_DEVICES,OUR_MIRROR"}
     assert passed_variables(given) == {}
     assert passed_variables(given | site) == {"OUR_FLAG": "1"}
+
+
+def test_what_changes_results_is_for_job_files_unless_a_site_wants_it() -> None:
+    given = {"MKL_CBWR": "AVX2", "HSA_ENABLE_SDMA": "0", "LD_LIBRARY_PATH": "/opt/rocm/lib", "OUR_FLAG": "1"}
+    assert passed_variables(given) == {"HSA_ENABLE_SDMA": "0", "LD_LIBRARY_PATH": "/opt/rocm/lib"}
+    assert held_back_variables(given) == ["MKL_CBWR"]
+    site = {"HALOCTL_STAGE_VARIABLES": "MKL_CBWR"}
+    assert passed_variables(given | site)["MKL_CBWR"] == "AVX2"
+    assert held_back_variables(given | site) == []
 
 
 @pytest.mark.parametrize(("name", "value"), PASSED.items())
