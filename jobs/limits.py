@@ -14,7 +14,7 @@ MAX_DECODE_STEPS = 10_000_000  #: that a task times: its whole generations times
 
 MAX_BATCH = 1 << 16
 MAX_TOKENS = 1 << 24  #: of a prompt, a generation or a window
-MAX_REPETITIONS = 10_000
+MAX_REPETITIONS = 100_000
 MAX_WINDOWS = 1 << 20
 MAX_TIMEOUT_S = 365 * 24 * 3600
 
