@@ -9,6 +9,7 @@ from sqlalchemy import Select, select
 
 from db.connection.engine import Database
 from db.schema import tables
+from jobs.errors import NotFound
 from jobs.state import DONE
 
 SUCCEEDED = "succeeded"
@@ -43,9 +44,12 @@ class ReusePolicy:
 
 
 def attempt_identity(database: Database, attempt: str) -> AttemptIdentity:
-    """Return an attempt, by its whole id."""
+    """Return an attempt, by its whole id; raises NotFound."""
     with database.reading() as connection:
-        return AttemptIdentity(**connection.execute(_made().where(tables.attempts.c.id == attempt)).one()._mapping)
+        row = connection.execute(_made().where(tables.attempts.c.id == attempt)).one_or_none()
+    if row is None:
+        raise NotFound("attempt", attempt)
+    return AttemptIdentity(**row._mapping)
 
 
 def earlier_attempts(database: Database, than: AttemptIdentity) -> list[AttemptIdentity]:

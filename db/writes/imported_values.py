@@ -13,8 +13,11 @@ from sqlalchemy import JSON, BigInteger, Boolean, Float, Integer, String
 
 from db.schema import values
 from db.schema.tables import UtcDateTime
+from jobs.axis_words import WORDS_OF_AXES
 from jobs.errors import UnsafePath
+from jobs.metrics import METRICS
 from jobs.paths import path_part
+from jobs.stages import STAGES
 from jobs.state import FailureKind, TaskState
 from jobs.task import Resources
 
@@ -70,6 +73,7 @@ def _is_number(value: object) -> bool:
 
 
 OBJECT, LIST = partial(_instance, dict), partial(_instance, list)
+STAGE, METRIC = partial(_choice, STAGES), partial(_choice, METRICS)
 STATE, FAILURE = partial(_choice, list(TaskState)), partial(_choice, list(FailureKind))
 
 #: What is expected of a column's values beyond their type, by table: names that become parts of paths, states, and JSON
@@ -77,7 +81,7 @@ STATE, FAILURE = partial(_choice, list(TaskState)), partial(_choice, list(Failur
 CHECKS: Mapping[str, Mapping[str, Check]] = {
     "jobs": {"id": path_part, "model_facts": OBJECT, "spec": OBJECT},
     "tasks": {
-        "id": path_part, "stage": path_part, "state": STATE, "settings": OBJECT, "needs": _texts,
+        "id": path_part, "stage": STAGE, "state": STATE, "settings": OBJECT, "needs": _texts,
         "resources": lambda resources: Resources(**resources), "pin": values.pin_of, "failure": values.own_failure_of,
     },
     "attempts": {
@@ -86,18 +90,23 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
         "warnings": _texts, "failure_kind": FAILURE,
     },
     "artifacts": {"name": path_part, "sha256": _sha256},
-    "measurements": {"samples": _numbers, "context": OBJECT},
+    "cells": {"stage": STAGE, **{axis: partial(_choice, list(names)) for axis, names in WORDS_OF_AXES.items()}},
+    "measurements": {"metric": METRIC, "samples": _numbers, "context": OBJECT},
     "events": {"from_state": STATE, "to_state": STATE},
     "durations": {"recent_s": _numbers},
     "nodes": {"versions": OBJECT, "checks": LIST, "toolchains": OBJECT},
     "toolchains": {"digest": path_part, "lines": _texts, "versions": OBJECT},
+    "targets": {"metric": METRIC},
     "pins": {"sha256": _sha256},
     "schedules": {"spec": OBJECT, "model_facts": OBJECT},
 }  # fmt: skip
 #: The checks that hold for the schema before this one, too.
 LASTING = (path_part, _optional_part, _sha256, _inputs)
-OLD_CHECKS = {
-    table: {column: check for column, check in checks.items() if check in LASTING} for table, checks in CHECKS.items()
+OLD_CHECKS: Mapping[str, Mapping[str, Check]] = {
+    table: {
+        column: path_part if check is STAGE else check for column, check in checks.items() if check in (STAGE, *LASTING)
+    }
+    for table, checks in CHECKS.items()
 }
 
 

@@ -1,22 +1,11 @@
 """Parses the names that trackers give variants: the inverse of how haloctl makes names. Pure."""
 
 import re
-from collections.abc import Iterable
-from enum import StrEnum
 
-from jobs.engines import ENGINES
-from jobs.exporters import EXPORTERS
-from jobs.quantizers import QUANTIZERS
+from jobs.axis_words import WORDS_OF_AXES
 from jobs.targets import TARGETS
 from jobs.variants import AXES, NAME_PARTS, PRECISION_NAMES, Axes, Variant, variant_name
 
-#: The values of the axes that are words.
-WORDS_OF_AXES: dict[str, Iterable[str]] = {
-    **{axis: kind for axis, kind in AXES.items() if issubclass(kind, StrEnum)},
-    "engine": ENGINES,
-    "quantizer": QUANTIZERS,
-    "exporter": EXPORTERS,
-}
 #: The meaning of each part of a name that is no number.
 WORDS: dict[str, tuple[str, str]] = {
     word: (axis, value)

@@ -17,6 +17,7 @@ from db.schema import tables
 from db.schema.tables import UtcDateTime
 from db.store import Store
 from db.writes import transfer
+from jobs.axis_words import WORDS_OF_AXES
 from jobs.errors import FileError, NotEmpty
 from orchestrator.imports import database_files
 from tests import databases
@@ -54,6 +55,10 @@ MEANINGFUL: dict[str, list[Any]] = {
     "attempts.versions": [{}],
     "attempts.warnings": [[], ["1 of 2"]],
     "attempts.failure_kind": ["node_lost"],
+    "cells.stage": ["export"],
+    **{f"cells.{axis}": [*words] for axis, words in WORDS_OF_AXES.items()},
+    "measurements.metric": ["ttft_ms"],
+    "targets.metric": ["itl_ms"],
     "artifacts.sha256": ["0" * 64, "f" * 64],
     "measurements.samples": [[1, 2.5, 0.1 + 0.2, 1e-320]],
     "measurements.context": [{"batch": 1}],
