@@ -1,11 +1,20 @@
 """Options and arguments that several commands share, each declared once."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 MAX_NUMBER = 2**31 - 1  #: of counts, which databases hold in 32 bits
+
+
+def finite(value: float | None) -> float | None:
+    """Return the value of an option; refuse NaN, which passes all limits."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter("should be a finite number")
+    return value
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
@@ -35,6 +44,10 @@ Limit = Annotated[
     int, typer.Option("--limit", "-n", help="At most this many, newest first; 0 for all.", min=0, max=MAX_NUMBER)
 ]
 
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", help="Stop waiting after this many seconds.", min=0, max=MAX_NUMBER, callback=finite),
+]
 Batch = Annotated[int | None, typer.Option("--batch", help="The workload's batch size.", min=1, max=MAX_NUMBER)]
 PromptTokens = Annotated[
     int | None, typer.Option("--prompt-tokens", help="The workload's prompt length.", min=1, max=MAX_NUMBER)

@@ -83,6 +83,15 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("targets", "set", "{}", "itl_ms", "9", "--source", "x"),
     ("targets", "set", "v", "itl_ms", "{}", "--source", "x"),
     ("toolchains", "show", "{}"),
+    ("toolchains", "gc", "--days", "{}"),
+    ("wait", "demo", "--timeout", "{}"),
+    ("compare", "a", "b", "--margin", "{}"),
+    ("query", "select 1", "--timeout", "{}"),
+    ("query", "select 1", "--limit", "{}"),
+    ("submit", "demo", "--dry-run", "--devices", "{}"),
+    ("matrix", "--since", "{}"),
+    ("events", "--since", "{}"),
+    ("list", "--since", "{}"),
     ("{}",),
 )
 

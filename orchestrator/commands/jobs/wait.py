@@ -9,9 +9,7 @@ from orchestrator.commands import options
 
 def wait(
     job: Annotated[str, typer.Argument(help="Id of a job, or a unique prefix.", metavar="JOB")],
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Stop waiting after this many seconds.", min=0)] = (
-        None
-    ),
+    timeout: options.Timeout = None,
     json: options.Json = False,
 ) -> None:
     """Wait for a job, and run it when no head does.

@@ -1,8 +1,6 @@
 """`haloctl verify`."""
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from orchestrator.commands import options
 
@@ -12,9 +10,7 @@ if TYPE_CHECKING:
 
 def verify(
     name: options.TaskOrAttempt,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", help="Stop waiting after this many seconds.", min=0)
-    ] = None,
+    timeout: options.Timeout = None,
     json: options.Json = False,
 ) -> None:
     """Run a task again and compare the results.

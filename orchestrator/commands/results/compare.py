@@ -17,7 +17,14 @@ def compare(
     variant: options.Variant = None,
     target: options.Target = None,
     margin: Annotated[
-        float, typer.Option("--margin", help="Differences up to this many percent are equivalent.", min=0.1, max=50)
+        float,
+        typer.Option(
+            "--margin",
+            help="Differences up to this many percent are equivalent.",
+            min=0.1,
+            max=50,
+            callback=options.finite,
+        ),
     ] = 2.0,
     each_device: Annotated[bool, typer.Option("--each-device", help="Print a row for each device.")] = False,
     disturbed: options.Disturbed = False,

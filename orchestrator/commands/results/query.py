@@ -18,7 +18,10 @@ def query(
     views: Annotated[bool, typer.Option("--views", help="List the views and their columns.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many rows.", min=1, max=1_000_000)] = 1000,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Stop the query after this many seconds.", min=0.1, max=3600)
+        float,
+        typer.Option(
+            "--timeout", help="Stop the query after this many seconds.", min=0.1, max=3600, callback=options.finite
+        ),
     ] = 30.0,
     json: options.Json = False,
     csv: options.Csv = False,

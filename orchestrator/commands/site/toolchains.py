@@ -109,7 +109,10 @@ def update(name: Name, json: options.Json = False) -> None:
 @app.command("gc")
 def gc(
     days: Annotated[
-        float, typer.Option("--days", help="Remove what nobody used for this long.", min=0.0, max=36_500.0)
+        float,
+        typer.Option(
+            "--days", help="Remove what nobody used for this long.", min=0.0, max=36_500.0, callback=options.finite
+        ),
     ] = 30.0,
     json: options.Json = False,
 ) -> None:

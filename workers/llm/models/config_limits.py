@@ -37,8 +37,15 @@ LIMITS: dict[str, Limits] = {
     "eos_token_id": _TOKEN,
 }
 
-#: Keys that say where code of the model's own is. It is never run: transformers' classes are used, or none.
-CODE_KEYS = ("auto_map", "custom_pipelines")
+#: Keys that name code: the model's own, or kernels of the hub. It is never run: transformers' classes are used, or none.
+CODE_KEYS = (
+    "auto_map",
+    "custom_pipelines",
+    "attn_implementation",
+    "_attn_implementation",
+    "experts_implementation",
+    "_experts_implementation",
+)
 
 
 def config_problem(values: Mapping[str, Any]) -> str | None:
