@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,10 @@ JOINED = "has joined the cluster"
 LEADS = "leads"
 
 
+#: Tasks of these tests tell by files that they run.
+SETTINGS = {"HALOCTL_CPU_DEVICES": f"{CPU_DEVICES}", "HALOCTL_STAGE_WRITABLE": tempfile.gettempdir()}
+
+
 class Host(Haloctl):
     """A machine: its haloctl, its cable and its processes."""
 
@@ -27,7 +32,7 @@ class Host(Haloctl):
         self.command = ("ip", "netns", "exec", cable.namespace, *COMMAND)
         folder.mkdir()
         (folder / "tmp").mkdir()
-        super().__init__(folder, folder / "tmp", **{"HALOCTL_CPU_DEVICES": f"{CPU_DEVICES}", **variables})
+        super().__init__(folder, folder / "tmp", **(SETTINGS | variables))
         self.environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{self.environment['PYTHONPATH']}"
 
     def start_head(self, *options: str) -> Running:

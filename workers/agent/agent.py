@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from jobs.errors import BadSetting
 from jobs.state import Failure, FailureKind
 from jobs.task import Attempt, LogChunk, Node, TaskResult
 from jobs.toolchains import Lock
@@ -32,6 +33,7 @@ from workers.failures import tail
 from workers.machine.devices import NodeDescription
 from workers.processes.cancellation import Cancellation
 from workers.processes.lease import Lease, boot_clock_s
+from workers.processes.stage_user import expect_runnable, stage_user
 from workers.toolchain_probe import probe_toolchain
 from workers.toolchains.environments import Environments
 
@@ -330,6 +332,10 @@ class Agent:
         except OSError as error:
             self._trouble = f"its data folder {self._data} can't be written: {error.strerror}"
         clear_leftovers(self._data)
+        try:
+            expect_runnable(stage_user())
+        except BadSetting as error:
+            self._trouble = str(error)
 
     def _cordon_reason(self) -> str | None:
         if self._drain:

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 
 from jobs.environment_variables import conditions
-from jobs.errors import ArtifactLost, StorageUnusable
+from jobs.errors import ArtifactLost, BadSetting, StorageUnusable
 from jobs.exporters import stage_of
 from jobs.paths import path_below
 from jobs.stages.base import INPUTS, OUTPUTS, Stage
@@ -20,7 +20,8 @@ from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResu
 from jobs.toolchains import Toolchain
 from workers import failures
 from workers.artifacts import ArtifactStore
-from workers.attempts.folders import empty_outputs, log_path, working_folder
+from workers.attempts.folders import empty_outputs, log_path, take_outputs, working_folder
+from workers.attempts.isolation import isolation_of
 from workers.attempts.publishing import Publisher
 from workers.environment import MissingTool, gang_variables, resolve_command, site_variables, stage_environment
 from workers.inputs.content_digests import ContentDigests, Stopped
@@ -30,6 +31,7 @@ from workers.measurement.measuring import Measure, run_measured
 from workers.processes.cancellation import Cancellation
 from workers.processes.client import CommandResult, EndReason, RunResult, SupervisedRun
 from workers.processes.lease import Lease
+from workers.processes.stage_user import StageUser, stage_user
 from workers.toolchains.environments import Environments
 
 MAX_RUNS = 3  #: of a stage whose inputs are changed, and changed back, each time that it runs
@@ -55,6 +57,10 @@ def run(
     and None when they do no more.
     """
     started = time.monotonic()
+    try:
+        user = stage_user()
+    except BadSetting as error:
+        return TaskResult(attempt.id, attempt.epoch, Failure(FailureKind.NODE_UNFIT, str(error)))
     built = Environments(data).use(attempt.toolchain) if attempt.toolchain else nullcontext(toolchain)
     with built as attempt_toolchain:
         if attempt_toolchain is None:
@@ -65,7 +71,7 @@ def run(
             attempt.id,
             attempt.epoch,
             failure=None,
-            environment=variables | gang_variables(attempt.gang),
+            environment=variables | gang_variables(attempt.gang) | (user.variables if user else {}),
             versions=attempt_toolchain.versions,
         )
         if unfit := fitness.check_before(attempt, cancellation):
@@ -73,7 +79,9 @@ def run(
             return replace(result, failure=failure, unfit=unfit, duration_s=time.monotonic() - started)
         has_begun = not cancellation.is_requested
         publisher = Publisher(store, cancellation, report_wait)
-        result = _AttemptRun(attempt, data, publisher, attempt_toolchain, cancellation, lease, measure).run(result)
+        result = _AttemptRun(attempt, data, publisher, attempt_toolchain, cancellation, lease, user, measure).run(
+            result
+        )
     unfit = fitness.check_after(attempt) if has_begun else ()
     return replace(
         result,
@@ -94,6 +102,7 @@ class _AttemptRun:
     toolchain: Toolchain
     cancellation: Cancellation
     lease: Lease | None
+    user: StageUser | None
     measure: Measure
 
     @property
@@ -104,8 +113,8 @@ class _AttemptRun:
         """Return the result, completed by what came of the attempt's commands."""
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            with working_folder(self.data, self.attempt.id) as folder:
-                place_inputs(self.attempt.inputs, self.publisher.store, folder)
+            with working_folder(self.data, self.attempt.id, self.user) as folder:
+                place_inputs(self.attempt.inputs, self.publisher.store, folder.parent)  # which it has a link to
                 stage = stage_of(self.attempt.stage, self.attempt.settings)
                 commands, outcome = self._run_with_planned_inputs(stage, folder, result.environment)
                 result = replace(result, processes=tuple(command.process for command in commands))
@@ -155,8 +164,9 @@ class _AttemptRun:
         self, stage: Stage, folder: Path, environment: Mapping[str, str]
     ) -> tuple[tuple[CommandResult, ...], Outcome]:
         def run_commands(timeout_s: float) -> tuple[RunResult, Outcome]:
-            empty_outputs(folder)
+            empty_outputs(folder, self.user)
             result = self._run_commands(folder, environment, timeout_s)
+            take_outputs(folder, self.user)
             return result, _outcome(self.attempt, result, folder, self.log, timeout_s)
 
         if stage.is_measured:
@@ -172,7 +182,10 @@ class _AttemptRun:
         environment = {**environment, "TMPDIR": str(folder)}  # what a killed tool leaves there goes with the folder
         resolved = (resolve_command(command, environment, self.toolchain) for command in self.attempt.commands)
         commands = [Command(argv, env) for argv, env in resolved]
-        with SupervisedRun(commands, folder, self.log, timeout_s, self.attempt.id, self.lease) as supervised_run:
+        isolation = isolation_of(folder, environment, self.attempt.devices, self.user).to_request()
+        with SupervisedRun(
+            commands, folder, self.log, timeout_s, self.attempt.id, self.lease, isolation
+        ) as supervised_run:
             self.cancellation.on_cancel(supervised_run.cancel)
             return supervised_run.wait()
 

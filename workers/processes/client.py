@@ -116,8 +116,13 @@ class SupervisedRun:
         timeout_s: float,
         attempt_id: str,
         lease: Lease | None = None,
+        isolation: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the commands, which have real paths and whole environments; their output is appended to `log`."""
+        """Start the commands, which have real paths and whole environments; their output is appended to `log`.
+
+        `isolation` has the `user` that they run as (uid, gid, groups; None: this one) and the `writable` paths; without
+        it they may write wherever this process may.
+        """
         self._commands, self._attempt_id = commands, attempt_id
         request = {
             "commands": [
@@ -131,6 +136,7 @@ class SupervisedRun:
             "cwd": str(cwd),
             "timeout_s": float(timeout_s),
             "lease_s": lease.lease_s if lease else None,
+            "isolation": isolation,
         }
         with ExitStack() as own_files, ExitStack() as supervisor_files:
             output = supervisor_files.enter_context(log.open("ab"))

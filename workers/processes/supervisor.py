@@ -1,9 +1,10 @@
 """Runs commands one after another and leaves no process behind, whatever becomes of them or of those around it.
 
 A fork of workers.processes.fork_server, which says who is above whom and why nothing is left when one of them is
-killed. A request has the `commands` (each with `argv`, `env` and `title`), `cwd`, `timeout_s` and `lease_s`. After
-each command one marshalled dict is written to REPORT_FD, and a last one with the `reason` for which the run ended. The
-log gets titles and all that the commands print. When nothing is left of a run, the supervisor waits for the next one.
+killed. A request has the `commands` (each with `argv`, `env` and `title`), `cwd`, `timeout_s`, `lease_s` and
+`isolation`. After each command one marshalled dict is written to REPORT_FD, and a last one with the `reason` for which
+the run ended. The log gets titles and all that the commands print. When nothing is left of a run, the supervisor waits
+for the next one.
 
 An agent that is there and does nothing, stopped or hung, is found out by the lease, which it has to renew.
 
@@ -19,6 +20,7 @@ import select
 import signal
 import time
 
+from workers.processes import landlock
 from workers.processes.proc import descendants
 
 TYPE_CHECKING = False  # typing's, without its import
@@ -43,7 +45,16 @@ RUN_FDS = (CANCEL_FD, REPORT_FD, LOG_FD, LEASE_FD)
 PRCTL = ctypes.CDLL(None).prctl
 PRCTL.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+
+
+#: What a stage that runs as root must not do, by the numbers of include/uapi/linux/capability.h: read other processes
+#: (SYS_PTRACE, PERFMON, CHECKPOINT_RESTORE), become another user (SETGID, SETUID), change the machine (SYS_ADMIN,
+#: NET_ADMIN, SYS_MODULE, SYS_RAWIO, SYS_CHROOT, SYS_BOOT, SYS_TIME, MKNOD, MAC_ADMIN, SYSLOG, BPF). SETPCAP is last,
+#: for the others need it.
+DROPPED_CAPABILITIES = (19, 38, 40, 6, 7, 21, 12, 16, 17, 18, 22, 25, 27, 33, 34, 39, 8)
 
 
 def prctl(option: int, value: int) -> None:
@@ -123,17 +134,38 @@ def send_report(message: dict[str, Any], report_fd: int = REPORT_FD) -> None:
         return
 
 
-def exec_command(command: Mapping[str, Any], cwd: str, supervisor: int) -> NoReturn:
+def isolate(isolation: Mapping[str, Any] | None) -> None:
+    """Become the user that stages run as, if there is one, and give up the right to write elsewhere.
+
+    What runs from here on gets no more rights than this process has: programs with the set-user-ID bit don't help it.
+    """
+    if isolation and isolation["user"]:
+        uid, gid, groups = isolation["user"]
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    elif isolation and os.geteuid() == 0:
+        for capability in DROPPED_CAPABILITIES:  # what this kernel does not know, or this root can't do, is not there
+            PRCTL(PR_CAPBSET_DROP, capability, 0, 0, 0)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if isolation:
+        landlock.restrict_writes(isolation["writable"])
+
+
+def exec_command(
+    command: Mapping[str, Any], cwd: str, isolation: Mapping[str, Any] | None, supervisor: int
+) -> NoReturn:
     """Replace the process that was just forked by the command."""
     try:
         os.setsid()  # a tool that signals its own group must not hit the supervisor
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(LOG_FD, 1)
+        os.chdir(cwd)
+        isolate(isolation)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # not before: a process that changes its user loses it
         if os.getppid() == supervisor:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
                 signal.signal(number, signal.SIG_DFL)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(LOG_FD, 1)
-            os.chdir(cwd)
             os.execve(command["argv"][0], command["argv"], command["env"])
     except OSError as error:
         os.write(LOG_FD, f"error: {command['argv'][0]} can't be started: {error.strerror}\n".encode())
@@ -176,13 +208,13 @@ class RunMonitor:
         return "done"
 
 
-def run_command(command: Mapping[str, Any], cwd: str, monitor: RunMonitor) -> str:
+def run_command(command: Mapping[str, Any], request: Mapping[str, Any], monitor: RunMonitor) -> str:
     """Run one command, end what it left behind, report it, and return the reason for which it ended."""
     os.write(LOG_FD, f"$ {command['title']}\n".encode(errors="surrogateescape"))
     log_start, started, supervisor, reaped = os.fstat(LOG_FD).st_size, time.monotonic(), os.getpid(), ReapedChildren()
     pid = os.fork()
     if pid == 0:
-        exec_command(command, cwd, supervisor)
+        exec_command(command, request["cwd"], request["isolation"], supervisor)
     reason = monitor.wait(pid, reaped)
     wall_s = time.monotonic() - started
     end_descendants(reaped)
@@ -206,7 +238,7 @@ def run_commands(request: Mapping[str, Any], child_exits: int) -> None:
     reason, errno = "done", 0
     try:
         for command in request["commands"]:
-            reason = run_command(command, request["cwd"], monitor)
+            reason = run_command(command, request, monitor)
             if reason != "done":
                 break
     except OSError as error:  # the log can't be written, or no process be made

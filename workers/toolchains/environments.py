@@ -153,6 +153,7 @@ class Environments:
             (work / "lock").write_text("".join(f"{line}\n" for line in lock.lines))
             create = [uv.path(), "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder)]
             install = [uv.path(), "pip", "install", "--quiet", "--python", python, "--no-deps", "-r", "lock"]
+            install.append("--compile-bytecode")  # stages may not write any beside the packages
             uv.run(lock.name, CANT, [create, install], work, self.cache / "uv", cancellation)
             overlay.link_packages(folder, is_over=lock.is_over)
             packages = sorted({*result_packages(), *lock.versions})

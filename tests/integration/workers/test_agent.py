@@ -144,7 +144,8 @@ def test_cancelling_one_attempt_leaves_the_others_alone(agent: Agent, data: Path
     assert running(agent, other) == {other.id}
 
 
-def test_attempts_run_side_by_side(agent: Agent, tmp_path: Path) -> None:
+def test_attempts_run_side_by_side(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALOCTL_STAGE_WRITABLE", str(tmp_path))
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     meet = "import os, sys, time\nopen(sys.argv[1] + '/' + str(os.getpid()), 'w').close()\n"
@@ -214,7 +215,7 @@ def test_agents_that_share_a_data_folder_leave_each_others_attempts_alone(agent:
     attempt = started(agent, data)
     Agent(AgentConfig("n2", data))
     assert running(agent, attempt) == {attempt.id}
-    assert (data / "work" / attempt.id / "outputs").is_dir()
+    assert (data / "work" / attempt.id / "run" / "outputs").is_dir()
 
 
 def test_an_agent_whose_store_cannot_be_written_says_so_at_once(data: Path, tmp_path: Path) -> None:

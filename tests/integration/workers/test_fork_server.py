@@ -188,6 +188,6 @@ def test_the_fork_server_imports_its_own_modules_and_little_of_the_standard_libr
     code = "import sys; sys.path.append('.'); import workers.processes.fork_server; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=ROOT, capture_output=True, text=True)
     modules = {name for name in loaded.stdout.split() if name.partition(".")[0] not in {*sys.stdlib_module_names}}
-    own_modules = {f"workers.processes.{name}" for name in ("fork_server", "proc", "supervisor")}
+    own_modules = {f"workers.processes.{name}" for name in ("fork_server", "landlock", "proc", "supervisor")}
     assert modules - {"__main__"} == own_modules | {"workers", "workers.processes"}
     assert not {"typing", "re", "json", "subprocess", "dataclasses"} & {*loaded.stdout.split()}, "forks stay small"

@@ -1,6 +1,7 @@
 """A compiled program with its parameters, loaded on its devices."""
 
 import json
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,10 @@ def _module(instance: Any, path: Path) -> Any:
     if not path.is_file():
         raise BadInput(f"{path} does not exist: --module takes the vmfb that iree-compile made")
     try:
-        return iree.runtime.VmModule.mmap(instance, str(path))
+        # not VmModule.mmap: in IREE 3.13 that opens the file to be written too, which a file of the store is not
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return iree.runtime.VmModule.wrap_buffer(instance, content, close_buffer=True)
     except ValueError as error:
         raise BadInput(f"{path} is not a module that this IREE can load: {str(error).splitlines()[0]}") from None
 

@@ -1,0 +1,76 @@
+"""What an attempt's processes may write to, and the user that they run as."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.task import Device
+from workers.processes.stage_user import StageUser
+
+SITE_FOLDERS = "HALOCTL_STAGE_WRITABLE"  #: further folders, separated by colons
+
+#: Devices, and what stands for them; those that begin with the last ones are theirs too.
+DEVICES = (
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts"),
+    *("/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/infiniband"),
+    *("/dev/kfd", "/dev/dri", "/dev/accel"),
+)
+DEVICE_PREFIX = "nvidia"
+OWN_PROCESS = "/proc/self"
+
+#: Variables that name folders of caches.
+CACHE_VARIABLES = (
+    *("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ASSETS_CACHE", "HF_XET_CACHE"),
+    *("HF_MODULES_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR"),
+    *("TORCHINDUCTOR_CACHE_DIR", "PYTORCH_KERNEL_CACHE_PATH", "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR"),
+    *("VLLM_CACHE_ROOT", "VLLM_ASSETS_CACHE", "MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH", "AITER_JIT_DIR"),
+    *("AMD_COMGR_CACHE_DIR", "CUDA_CACHE_PATH"),
+)
+#: Folders below HOME that programs keep caches in, wherever these variables point: the hub, torch, MIOpen, vLLM, ...
+CACHES = (".cache",)
+#: What programs for GPUs keep besides.
+GPU_CACHES = (".triton", ".config/miopen", ".miopen", ".config/vllm", ".aiter", ".nv")
+GPU_TEMPORARY = ("/tmp/aiter_configs",)  #: AITER writes there whatever TMPDIR is
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How the processes of an attempt are set apart from others of this machine."""
+
+    user: StageUser | None
+    writable: tuple[str, ...]  #: folders and files; those that are missing are left out
+
+    def to_request(self) -> dict[str, Any]:
+        """Return what a supervisor needs to know."""
+        user = self.user and [self.user.uid, self.user.gid, list(self.user.groups)]
+        return {"user": user, "writable": list(self.writable)}
+
+
+def isolation_of(
+    folder: Path, environment: Mapping[str, str], devices: Sequence[Device], user: StageUser | None
+) -> Isolation:
+    """Return the isolation of an attempt that runs in `folder`; folders of caches are made if they are missing."""
+    has_gpu = any(device.kind != "cpu" for device in devices)
+    named = [environment[name] for name in CACHE_VARIABLES if environment.get(name)]
+    home = environment.get("HOME", "")
+    caches = [home] if user else [*_made(home, has_gpu=has_gpu)]
+    site = [part for part in os.environ.get(SITE_FOLDERS, "").split(":") if part]
+    return Isolation(user, (str(folder), *_devices(), OWN_PROCESS, *named, *caches, *site))
+
+
+def _devices() -> Iterator[str]:
+    yield from DEVICES
+    with suppress(OSError):
+        yield from (f"/dev/{name}" for name in os.listdir("/dev") if name.startswith(DEVICE_PREFIX))
+
+
+def _made(home: str, *, has_gpu: bool) -> Iterator[str]:
+    """Yield the folders of caches below a home folder: a program could not make them itself."""
+    below = (*CACHES, *GPU_CACHES) if has_gpu else CACHES
+    for folder in (*(os.path.join(home, name) for name in below if home), *(GPU_TEMPORARY if has_gpu else ())):
+        with suppress(OSError):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        yield folder
