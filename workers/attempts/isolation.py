@@ -33,7 +33,7 @@ CACHE_VARIABLES = (
 CACHES = (".cache",)
 #: What programs for GPUs keep besides.
 GPU_CACHES = (".triton", ".config/miopen", ".miopen", ".config/vllm", ".aiter", ".nv")
-GPU_TEMPORARY = ("/tmp/aiter_configs",)  #: AITER writes there whatever TMPDIR is
+SHARED_TEMPORARY = "/tmp/aiter_configs"  #: AITER writes there whatever TMPDIR is
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,13 @@ def _devices() -> Iterator[str]:
 
 def _made(home: str, *, has_gpu: bool) -> Iterator[str]:
     """Yield the folders of caches below a home folder: a program could not make them itself."""
-    below = (*CACHES, *GPU_CACHES) if has_gpu else CACHES
-    for folder in (*(os.path.join(home, name) for name in below if home), *(GPU_TEMPORARY if has_gpu else ())):
+    for name in (*CACHES, *GPU_CACHES) if has_gpu else CACHES:
+        if home:
+            with suppress(OSError):
+                os.makedirs(os.path.join(home, name), mode=0o700, exist_ok=True)
+            yield os.path.join(home, name)
+    if has_gpu:
         with suppress(OSError):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-        yield folder
+            os.mkdir(SHARED_TEMPORARY)
+            os.chmod(SHARED_TEMPORARY, 0o1777)  # as /tmp is: others of this machine use it too
+        yield SHARED_TEMPORARY

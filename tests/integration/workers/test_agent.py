@@ -144,8 +144,7 @@ def test_cancelling_one_attempt_leaves_the_others_alone(agent: Agent, data: Path
     assert running(agent, other) == {other.id}
 
 
-def test_attempts_run_side_by_side(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HALOCTL_STAGE_WRITABLE", str(tmp_path))
+def test_attempts_run_side_by_side(agent: Agent, tmp_path: Path) -> None:
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     meet = "import os, sys, time\nopen(sys.argv[1] + '/' + str(os.getpid()), 'w').close()\n"

@@ -82,6 +82,11 @@ def log_of(data: Path, attempt: Attempt) -> list[str]:
     return log_path(data, attempt.id).read_text().splitlines()
 
 
+@pytest.fixture(autouse=True)
+def nothing_more_is_writable(writable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HALOCTL_STAGE_WRITABLE")
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data folder with a database."""

@@ -51,12 +51,6 @@ if os.stat(sys.argv[2]).st_size <= int(sys.argv[3]):
 )
 
 
-@pytest.fixture(autouse=True)
-def writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let stages change the files of a test."""
-    monkeypatch.setenv("HALOCTL_STAGE_WRITABLE", str(tmp_path))
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Iterator[Path]:
     """A copy of the shipped model that may be changed."""
