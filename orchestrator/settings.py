@@ -13,6 +13,8 @@ HALOCTL_COMPILER_FLAGS     names of further flags of iree-compile that job files
 HALOCTL_CPU_DEVICES        how many logical CPU devices a node has; default 8
 HALOCTL_STAGE_VARIABLES    names of further environment variables that stages of a node see; default: those that
                            jobs.environment_variables lists
+HALOCTL_STAGE_USER         the user that stages run as, where a node runs as root; default: the node's own
+HALOCTL_STAGE_WRITABLE     further folders that stages may write to, separated by colons; default: there are none
 HALOCTL_MAX_FOREIGN_CPU_PERCENT  how much of a node's processors may compute for others during a measurement, or any 5 s
                            of it, before it counts as disturbed; default 10 where devices are the host's cores, 50 with
                            GPUs

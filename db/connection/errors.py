@@ -1,5 +1,6 @@
 """Errors of databases as one line with the remedy; it never holds a password."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,13 @@ def parse(url: str) -> URL:
         raise BadSetting(VARIABLE, f"{parsed.drivername} is not supported; it {EXPECTED}")
     if parsed.drivername == "sqlite" and (parsed.query or parsed.database in (None, "", ":memory:")):
         raise BadSetting(VARIABLE, f"{display_name(parsed)} names no file; it {EXPECTED}")
-    return parsed
+    return parsed if parsed.drivername == "sqlite" else _with_password(parsed)
+
+
+def _with_password(url: URL) -> URL:
+    """Return a URL with the password that the driver would read from the environment, which a head clears."""
+    password = os.environ.get("PGPASSWORD")
+    return url.set(password=password) if password and url.password is None else url
 
 
 def mask(text: str) -> str:

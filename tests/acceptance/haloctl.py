@@ -215,7 +215,9 @@ def _mentions(process: psutil.Process, folder: str) -> bool:
         return False
     proc = Path("/proc") / str(process.pid)
     with suppress(OSError):
-        if folder.encode() in (proc / "environ").read_bytes() + (proc / "cmdline").read_bytes():
+        if folder.encode() in (proc / "cmdline").read_bytes():
+            return True
+        if folder.encode() in (proc / "environ").read_bytes():
             return True
         links = [proc / "cwd", *(proc / "fd" / str(number) for number in range(3))]
         return any(os.readlink(link).startswith(folder) for link in links if link.is_symlink())

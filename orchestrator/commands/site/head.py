@@ -29,7 +29,7 @@ def head(
     import sys
     from typing import NoReturn
 
-    from orchestrator import output
+    from orchestrator import output, process_secrets
     from orchestrator.context import open_context
     from orchestrator.leader import daemon
 
@@ -43,6 +43,7 @@ def head(
         os.execve(sys.executable, sys.orig_argv, environment | ({} if lock is None else {LOCK_VARIABLE: f"{lock}"}))
 
     with open_context() as context:
+        process_secrets.hide()
         ray = daemon.choose_ray(context.settings, host, port, ray_address, output.print_message)
         daemon.run_head(
             *(context, ray, output.print_message, restart),
