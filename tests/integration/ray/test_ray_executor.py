@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -86,7 +87,11 @@ def test_attempts_run_side_by_side_and_each_result_comes_once(executor: RayExecu
 
 @needs_root
 def test_another_user_cannot_enter_the_folder_of_a_local_ray(executor: RayExecutor) -> None:
-    folders = {path for child in children() if (path := child.environ().get("HALOCTL_RAY_FOLDER"))}
+    executor.ensure_ready()
+    folders = set()
+    for child in children():
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            folders |= {path for name, path in child.environ().items() if name == "HALOCTL_RAY_FOLDER"}
     assert folders
     for folder in folders:
         assert Path(folder, "session_latest").exists()
