@@ -85,9 +85,11 @@ class OutputCache:
         """Return whether the digest of a task is computed."""
         return task.id in self._digests
 
-    def with_defects(self, tasks: Iterable[OpenTask]) -> tuple[OpenTask, ...]:
+    def with_defects(self, tasks: tuple[OpenTask, ...]) -> tuple[OpenTask, ...]:
         """Return tasks, those with a defect for which no digest could be computed since the last call."""
         defects, self._defects = self._defects, {}
+        if not defects:
+            return tasks
         return tuple(replace(task, defect=defects[task.id]) if task.id in defects else task for task in tasks)
 
     def inputs_of(self, task: OpenTask) -> Inputs:

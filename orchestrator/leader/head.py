@@ -200,7 +200,8 @@ class Head:
         snapshot, moved = self._resolve_toolchains(snapshot)
         while True:
             duplicates = self.cache.duplicates(snapshot)
-            snapshot = replace(snapshot, tasks=self.cache.with_defects(snapshot.tasks))
+            tasks = self.cache.with_defects(snapshot.tasks)
+            snapshot = snapshot if tasks is snapshot.tasks else replace(snapshot, tasks=tasks)
             decided = decision.decide(snapshot, nodes, duplicates, self.now())
             actions = self._backoff.apply(decided)
             states = apply_transitions(actions, self.store, self.cache, self._builds)

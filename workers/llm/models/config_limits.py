@@ -37,7 +37,7 @@ LIMITS: dict[str, Limits] = {
     "eos_token_id": _TOKEN,
 }
 
-#: Keys that name code: the model's own, or kernels of the hub. It is never run: transformers' classes are used, or none.
+#: Keys that name code: the model's own, or kernels of the hub. It is never run: transformers' own classes are used.
 CODE_KEYS = (
     "auto_map",
     "custom_pipelines",
