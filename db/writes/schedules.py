@@ -95,6 +95,15 @@ def due(database: Database, now: datetime) -> list[str]:
         return list(connection.scalars(query))
 
 
+def find_due(database: Database, name: str, now: datetime) -> Schedule | None:
+    """Return a schedule if it is due; None if another process has handled or removed it."""
+    columns = tables.schedules.c
+    query = select(tables.schedules).where(columns.name == name, columns.next_at <= now)
+    with database.reading() as connection:
+        row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else _schedule(row)
+
+
 def pause_broken(database: Database, name: str, at: datetime, reason: str) -> None:
     """Pause a schedule that can't be read or counted on, and record why, so that it is not due again."""
     run = ScheduleRun(at, at, ScheduleOutcome.FAILED, detail=f"paused: {reason}")

@@ -42,7 +42,8 @@ class Schedules:
         jobs: list[str] = []
 
         def handle(name: str) -> None:
-            for run in self._handle_due(schedules.schedule(self.database, name), now):
+            schedule = schedules.find_due(self.database, name, now)
+            for run in self._handle_due(schedule, now) if schedule else ():
                 self.say(f"schedule {name}: {format_run(run)}")
                 jobs.extend([run.job] if run.job else [])
 
