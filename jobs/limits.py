@@ -10,7 +10,7 @@ MAX_NODES = 64  #: of a gang
 MAX_COMMANDS = 2_000  #: of a task
 MAX_COMMANDS_OF_JOB = 100_000
 MAX_SAMPLES = 1_000_000  #: of a task: its processes times their repetitions
-MAX_DECODE_STEPS = 10_000_000  #: that a task times: its whole generations times their new tokens
+MAX_STEPS = 10_000_000  #: that a task times: its generations times their new tokens
 
 MAX_BATCH = 1 << 16
 MAX_TOKENS = 1 << 24  #: of a prompt, a generation or a window

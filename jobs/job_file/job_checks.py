@@ -42,30 +42,27 @@ def _cells(spec: JobSpec, toolchains: Specs) -> Problem | None:
 def _workloads(spec: JobSpec, toolchains: Specs) -> Problem | None:
     workload, benchmark = spec.workload, spec.benchmark
     workloads = len(workload.batch) * len(workload.prompt_tokens)
-    processes = workloads * benchmark.processes * MAX_ENTRIES
-    samples = workloads * benchmark.processes * (benchmark.warmup + benchmark.repetitions)
-    generations = workloads * benchmark.processes * (benchmark.warmup + benchmark.generations + benchmark.repetitions)
-    keys = (("benchmark", "processes"), ("benchmark",), ("workload", "batch"), ("workload", "prompt_tokens"))
-    for count, limit, what, at in (
-        (workloads, limits.MAX_WORKLOADS, "workloads (batch sizes times prompt lengths)", keys[2:]),
-        (processes, limits.MAX_COMMANDS, "processes of one benchmark", keys),
-        (
-            processes * len(spec.model) * spec.variants.combinations if "benchmark" in spec.stages else 0,
-            limits.MAX_COMMANDS_OF_JOB,
-            "processes of all benchmarks",
-            (*keys, ("variants",)),
-        ),
-        (samples, limits.MAX_SAMPLES, "repetitions of one benchmark", (("benchmark", "repetitions"), *keys)),
-        (
-            generations * workload.new_tokens,
-            limits.MAX_DECODE_STEPS,
-            "decode steps of one benchmark",
-            (("workload", "new_tokens"), ("benchmark", "generations"), *keys),
-        ),
-    ):
-        if count > limit:
-            return Problem(f"{count} {what} are more than {limit}: split the job into several", at)
-    return None
+    runs = workloads * benchmark.processes  # of one entry
+    repetitions = runs * (benchmark.warmup + benchmark.repetitions)
+    steps = (repetitions + runs * benchmark.generations) * workload.new_tokens
+    processes = runs * MAX_ENTRIES
+    of_job = processes * len(spec.model) * spec.variants.combinations if "benchmark" in spec.stages else 0
+    at_workload: tuple[Key, ...] = (("workload", "batch"), ("workload", "prompt_tokens"))
+    at_processes: tuple[Key, ...] = (("benchmark", "processes"), *at_workload)
+    at_repetitions: tuple[Key, ...] = (("benchmark", "repetitions"), *at_processes)
+    return (
+        _excess(workloads, limits.MAX_WORKLOADS, "workloads (batch sizes times prompt lengths)", at_workload)
+        or _excess(processes, limits.MAX_COMMANDS, "processes of one benchmark", at_processes)
+        or _excess(of_job, limits.MAX_COMMANDS_OF_JOB, "processes of all benchmarks", (*at_processes, ("variants",)))
+        or _excess(repetitions, limits.MAX_SAMPLES, "repetitions of one benchmark", at_repetitions)
+        or _excess(steps, limits.MAX_STEPS, "steps of one benchmark", (("workload", "new_tokens"), *at_repetitions))
+    )
+
+
+def _excess(count: int, limit: int, what: str, keys: tuple[Key, ...]) -> Problem | None:
+    if count <= limit:
+        return None
+    return Problem(f"{count} {what} are more than {limit}: split the job into several", keys)
 
 
 def _revision(spec: JobSpec, toolchains: Specs) -> Problem | None:

@@ -40,6 +40,8 @@ VALUES: dict[str, dict[str, tuple[Any, ...]]] = {
         "quantizer": tuple(QUANTIZERS),
         "exporter": tuple(EXPORTERS),
         "toolchain": ("default", "iree-3.12", "vllm", "torch-2.9", "nowhere", "llm-compressor-0.14"),
+        "env": ({"default": {}, "a": {"HSA_ENABLE_SDMA": 0}}, ["default", {"name": "b", "OMP_NUM_THREADS": 2}]),
+        "flags": ({"default": [], "o3": ["--iree-opt-level=O3"]}, {"x": ["--iree-load-plugin=./x.so"]}),
         "exclude": ([{"tp": 1}], [{"model": "tiny-llama"}], [{"precision": "f16"}, {"target": "cpu", "tp": 2}]),
     },
     "workload": {

@@ -38,7 +38,7 @@ MANY = list(range(1, 65))
         (
             {"workload": {"new_tokens": 1 << 24}},
             ("workload", "new_tokens"),
-            "decode steps of one benchmark",
+            "steps of one benchmark",
         ),
         (
             {"variants": {"tp": 64, "pp": 64, "exporter": "sharktank"}},
