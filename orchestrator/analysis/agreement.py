@@ -13,7 +13,7 @@ from jobs.artifact_kinds import is_input
 from jobs.task import Artifact
 from orchestrator.analysis.comparisons import Comparison
 from orchestrator.analysis.intervals import RatioEstimate, stratified_estimate
-from orchestrator.analysis.noise import pooled_noise, with_prior
+from orchestrator.analysis.noise import pooled_noise, published_sigma, with_prior
 from orchestrator.analysis.verdicts import AGREEING, DETERMINISTIC, Verdict, direction
 
 CONFIDENCE = 0.95  #: that the ratio of two runs' repetitions lies in its interval
@@ -55,7 +55,10 @@ def _compare(
         is_same = DETERMINISTIC[known.metric].allows(old.median, new.median)
         verdict = Verdict.AGREES if is_same else Verdict.DIFFERS
     elif old and new:
-        estimate, tolerance = _estimate(old.samples, new.samples), noise_tolerance(earlier_medians, target)
+        estimate, tolerance = (
+            _estimate(old.samples, new.samples),
+            noise_tolerance(earlier_medians, known.metric, target),
+        )
         verdict = _timing_verdict(known.metric, estimate, tolerance)
     sizes = (("batch", known.batch), ("prompt_tokens", known.prompt_tokens))
     return Comparison(
@@ -78,16 +81,17 @@ def _estimate(old: Sequence[float], new: Sequence[float]) -> RatioEstimate | Non
     return stratified_estimate([([*map(math.log, old)], [*map(math.log, new)])], None, 1 - CONFIDENCE)
 
 
-def noise_tolerance(earlier_medians: Sequence[float], target: str) -> float:
-    """Return the relative difference of two runs of the same program that noise explains."""
+def noise_tolerance(earlier_medians: Sequence[float], metric: str, target: str) -> float | None:
+    """Return the relative difference of two runs of the same program that noise explains; None if nothing tells it."""
     logs = [math.log(median) for median in earlier_medians if median > 0]
-    noise = with_prior(pooled_noise([logs]) if logs else None, target)
-    assert noise is not None  # without own degrees of freedom the prior fills up
+    noise = with_prior(pooled_noise([logs]) if logs else None, published_sigma(metric, target))
+    if noise is None:
+        return None
     return math.expm1(DEVIATIONS * math.sqrt(2) * noise.sigma)
 
 
-def _timing_verdict(metric: str, estimate: RatioEstimate | None, tolerance: float) -> Verdict:
-    if estimate is None:
+def _timing_verdict(metric: str, estimate: RatioEstimate | None, tolerance: float | None) -> Verdict:
+    if estimate is None or tolerance is None:
         return Verdict.UNJUDGED
     low, high = estimate.interval
     if low <= 1 + tolerance and high >= 1 / (1 + tolerance):

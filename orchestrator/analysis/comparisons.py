@@ -20,7 +20,10 @@ from orchestrator.analysis.intervals import (
 )
 from orchestrator.analysis.noise import NoiseModel
 from orchestrator.analysis.verdicts import DETERMINISTIC, Verdict, direction
+from orchestrator.formatting import format_count
 from orchestrator.workloads import Workload
+
+FEWEST_RUNS = 3  #: of a side, that tell by themselves how much they vary
 
 Key = tuple[Any, ...]
 Runs = Sequence[MeasuredRun]
@@ -202,7 +205,12 @@ def _compare_on(places: Sequence[str], old: Runs, new: Runs, noise: NoiseModel) 
     ]  # fmt: skip
     own_degrees_of_freedom = len(old) + len(new) - 2 * len(places)
     prior = noise.noise_of(old[0], new[0], own_degrees_of_freedom=own_degrees_of_freedom)
-    return replace(comparison, estimate=stratified_estimate(strata, prior))
+    estimate = stratified_estimate(strata, prior)
+    if estimate is None:
+        more = FEWEST_RUNS - min(len(old), len(new))
+        reason = f"nothing tells yet how much it varies: needs {format_count(more, 'more run')} of each"
+        return replace(comparison, more_runs=more, reason=reason)
+    return replace(comparison, estimate=estimate)
 
 
 def _centre(runs: Runs) -> float:

@@ -27,6 +27,9 @@ TARGET = "target"  #: a gate against quoted numbers
 MAX_DEVICES_NAMED = 2
 
 
+NOISE_UNKNOWN = "nothing tells yet how much it varies"
+
+
 @dataclass(frozen=True)
 class GateDecision:
     """What a gate says of one metric in one workload."""
@@ -99,7 +102,9 @@ def decide(
         known = [(run, baseline) for run in cell if (baseline := baselines[run.place])]
         noise = noise_model.noise_of(*cell)
         if not known or noise is None:
-            decisions.append(_without_baseline(cell[-1], task, gate, history, set(baselines)))
+            decision = _without_baseline(cell[-1], task, gate, history, set(baselines))
+            unknown = replace(decision, missing_because=NOISE_UNKNOWN) if known else decision
+            decisions.append(unknown)
             continue
         excess = [_log_slowdown(run, baseline) for run, baseline in known]
         max_runs = len(known) if is_last else gate.runs  # some may have been disturbed, or elsewhere
@@ -205,6 +210,8 @@ def passed(result: TaskResult, warnings: Sequence[str]) -> TaskResult:
 
 
 def _no_baseline(decision: GateDecision) -> str:
+    if decision.missing_because == NOISE_UNKNOWN:
+        return NOISE_UNKNOWN
     if not decision.elsewhere:
         return f"there is nothing to compare it with{decision.missing_because or ' yet'}"
     named = ", ".join(decision.elsewhere[:MAX_DEVICES_NAMED])

@@ -13,6 +13,7 @@ from jobs.errors import NothingToDo
 from jobs.metrics import METRICS
 from orchestrator.analysis.comparisons import Comparison, compare
 from orchestrator.analysis.noise import NoiseModel, learn_noise
+from orchestrator.analysis.verdicts import DETERMINISTIC
 from orchestrator.formatting import format_count
 from orchestrator.workloads import workload_words
 
@@ -55,9 +56,13 @@ def _close_variants(database: Database, run_filter: RunFilter) -> str:
 def recent_runs(database: Database, sides: Sequence[Side], *, disturbed: bool = False) -> list[MeasuredRun]:
     """Read the newest runs of the sides' variants, which noise is learned from."""
     selected = [run for side in sides for run in side.runs]
-    variants, metrics = {run.variant for run in selected}, {run.metric for run in selected}
-    run_filter = RunFilter(tuple(sorted(metrics)), variants=tuple(sorted(variants)), disturbed=disturbed)
+    variants = {run.variant for run in selected}
+    run_filter = RunFilter(_metrics(sides), variants=tuple(sorted(variants)), disturbed=disturbed)
     return runs(database, run_filter, MAX_HISTORY)
+
+
+def _metrics(sides: Sequence[Side]) -> tuple[str, ...]:
+    return tuple(sorted({run.metric for side in sides for run in side.runs}))
 
 
 def compare_sides(
@@ -65,11 +70,18 @@ def compare_sides(
 ) -> list[Comparison]:
     """Compare in the order of variants, metrics and workloads; raise NothingToDo where nothing pairs."""
     comparisons = compare(old.runs, new.runs, NoiseModel(), margin_percent, each_device=each_device)
-    estimates = [comparison.estimate for comparison in comparisons if comparison.estimate]
-    if any(estimate.degrees_of_freedom < ENOUGH_DEGREES_OF_FREEDOM for estimate in estimates):
+    degrees = [
+        comparison.estimate.degrees_of_freedom if comparison.estimate else 0.0
+        for comparison in comparisons
+        if comparison.metric not in DETERMINISTIC
+    ]
+    if any(known < ENOUGH_DEGREES_OF_FREEDOM for known in degrees):
         attempts = {run.attempt for side in (old, new) for run in side.runs}
         earlier = recent_runs(database, (old, new), disturbed=disturbed)
         noise = learn_noise(run for run in earlier if run.attempt not in attempts)
+        if any(run.series_key not in noise.by_series for side in (old, new) for run in side.runs):
+            others = runs(database, RunFilter(_metrics((old, new)), disturbed=disturbed), MAX_HISTORY)
+            noise = replace(noise, by_kind=learn_noise(run for run in others if run.attempt not in attempts).by_kind)
         comparisons = compare(old.runs, new.runs, noise, margin_percent, each_device=each_device)
     if not comparisons:
         raise NothingToDo(

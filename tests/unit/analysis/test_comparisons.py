@@ -196,6 +196,26 @@ def test_what_is_published_fills_up_where_few_runs_tell() -> None:
     assert NoiseModel().noise_of(run(1), own_degrees_of_freedom=8) is None
 
 
+def test_what_varies_otherwise_than_what_is_published_needs_a_history() -> None:
+    """One run a side, one of them with a hiccup, is no reason to call a generation faster."""
+    old, new = [run(6.0, metric="e2e_ms")], [run(2.8, metric="e2e_ms", digest="q" * 64)]
+    (comparison,) = compare(old, new, NoiseModel(), 2.0)
+    assert (comparison.verdict, comparison.more_runs) == (Verdict.INCONCLUSIVE, 2)
+    assert comparison.reason == "nothing tells yet how much it varies: needs 2 more runs of each"
+    (comparison,) = compare([run(6.0)], [run(2.8, digest="q" * 64)], NoiseModel(), 2.0)
+    assert comparison.verdict is Verdict.FASTER, "the noise of a prefill is published"
+
+
+def test_a_series_without_a_history_may_vary_as_the_noisiest_of_its_kind() -> None:
+    quiet = runs(scattered(5.0, 12, 0.01), metric="e2e_ms", variant="quiet")
+    loud = runs(scattered(5.0, 12, 0.2), metric="e2e_ms", variant="loud")
+    other_kind = runs(scattered(5.0, 12, 0.9), metric="e2e_ms", target="cpu")
+    old, new = [run(6.0, metric="e2e_ms")], [run(5.0, metric="e2e_ms", digest="q" * 64)]
+    for history, verdict in ((quiet, Verdict.FASTER), ([*quiet, *loud, *other_kind], Verdict.INCONCLUSIVE)):
+        (comparison,) = compare(old, new, learn_noise(history), 2.0)
+        assert comparison.verdict is verdict
+
+
 def test_figures_that_follow_from_the_computation_need_no_runs() -> None:
     def verdict_between(old: float, new: float) -> Verdict:
         sides = [[run(value, metric="perplexity", unit="1")] for value in (old, new)]
