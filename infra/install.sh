@@ -47,6 +47,6 @@ else
 fi
 
 case $what in
-    . | '.[postgres]' | '.[dev,postgres]') pip_install --no-index --no-build-isolation --editable "$what" ;; # all is there
+    . | '.[postgres]' | '.[dev,postgres]') pip_install --no-index --no-deps --no-build-isolation --editable "$what" ;;
     *) pip_install --constraint "$pins" --no-build-isolation --editable "$what" ;; # further extras are not hashed
 esac

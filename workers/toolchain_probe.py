@@ -49,8 +49,9 @@ def host_cpu() -> str:
 
 
 def digest_of_programs() -> str:
-    """Return a digest of the source of all that stage programs import of haloctl."""
-    sources = [*sorted((packages_root() / "workers" / "llm").rglob("*.py")), Path(models.__file__)]
+    """Return a digest of what stage programs import of haloctl, and of the texts that they read by default."""
+    texts = sorted(models.SHIPPED.glob("*/*.txt"))
+    sources = [*sorted((packages_root() / "workers" / "llm").rglob("*.py")), Path(models.__file__), *texts]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(f"{source.name}\0{hashlib.sha256(source.read_bytes()).hexdigest()}\n".encode())
