@@ -1,7 +1,10 @@
 """Families of models beyond llama's close kin: what sets each apart survives the split and the export."""
 
+import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +14,11 @@ from tests.integration.llm.test_export import (
     assert_nothing_lasting_is_copied,
     checkpoint,
     compile_for_cpu,
+    flags,
     largest_difference,
 )
-from tests.integration.stage_programs import NARROW
+from tests.integration.models import make_checkpoint
+from tests.integration.stage_programs import NARROW, run_here
 from workers.llm.command_line import BadInput
 from workers.llm.programs import check, export
 from workers.llm.runtime.iree_session import IreeSession
@@ -24,6 +29,12 @@ CASES = [
     ExportCase("mixtral", 2),  # experts, stored one by one
     ExportCase("olmo2", 2, config={"num_key_value_heads": 1}),  # norms over the whole width
     ExportCase("phi3", 4, config={"num_key_value_heads": 2}),  # packed projections
+]
+#: families that haloctl has no row for, with what is their own
+UNKNOWN = [
+    ("cohere2", "sdpa", {"sliding_window": 5}),
+    ("gemma3_text", "eager", {"sliding_window": 5, "query_pre_attn_scalar": 8}),
+    ("qwen3_moe", "sdpa", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
 ]
 
 
@@ -49,3 +60,32 @@ def test_capped_scores_are_refused_with_attention_that_cannot_cap(
     monkeypatch.setattr(sys, "argv", ["check", f"--model={model}", "--attention", "eager", "sdpa"])
     with pytest.raises(BadInput, match=r"self_attn: .*attn_logit_softcapping.* use attention: eager"):
         check.main()
+
+
+@pytest.mark.parametrize(("family", "kernel", "config"), UNKNOWN, ids=[row[0] for row in UNKNOWN])
+def test_a_family_without_a_row_is_exported_where_it_is_what_transformers_computes(
+    tmp_path: Path, family: str, kernel: str, config: dict[str, Any]
+) -> None:
+    model = make_checkpoint(tmp_path / "model", family, **config)
+    run_here(export.main, tmp_path, *flags(model, ExportCase(family, 1, attention=kernel)))
+    assert json.loads((tmp_path / "outputs/config.json").read_text())["model"]["type"] == family
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "why"),
+    [
+        # its tokens see those behind them: a program has the whole bucket behind a prompt
+        ("llama", {"is_causal": False}, "model.layers.0.self_attn: a program would not compute what transformers comp"),
+        ("opt", {"num_hidden_layers": 1}, "transformers ships no plan that names the blocks of a opt's layers"),
+    ],
+    ids=["bidirectional llama", "opt"],
+)
+def test_a_model_that_would_be_another_is_refused_at_export_with_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, config: dict[str, Any], why: str
+) -> None:
+    model = make_checkpoint(tmp_path / "model", family, **config)
+    monkeypatch.setattr(sys, "argv", ["export", *flags(model, ExportCase(family, 1))])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=re.escape(why)):
+        export.main()
+    assert not list((tmp_path / "outputs").iterdir())

@@ -1,4 +1,4 @@
-"""Tracing the subgraphs of an entry point with torch and importing them into one MLIR module.
+"""Tracing the subgraphs of an entry point with torch, and importing them into one MLIR module.
 
 This bypasses `iree.turbine.aot` for all but its table of decompositions. aot exports whole modules, with one trace for
 each layer and rank: 726 s for 126 layers on 8 ranks, where the distinct subgraphs take seconds. iree-turbine 3.9 also
@@ -84,8 +84,23 @@ def slot_shape(config: Any, sharding: Sharding) -> tuple[int, int]:
     return max(sharding.kv_heads // sharding.tp, 1), dim
 
 
+class ModuleImporter:
+    """Imports traced subgraphs into `module`."""
+
+    def __init__(self) -> None:
+        self.context = ir.Context()
+        self.module = ir.Module.create(ir.Location.unknown(self.context))
+        self._importer = FxImporter(module=self.module)
+
+    def add(self, symbol: str, graph: torch.fx.Graph) -> None:
+        """Import a subgraph as the private function `symbol`; calls of stubs become calls of declared functions."""
+        with self.context, ir.Location.unknown():
+            operation = self._importer.import_stateless_graph(graph, func_name=symbol, func_visibility="private")
+            _make_calls(self.module, operation, symbol.partition(".")[0])
+
+
 class SubgraphTracer:
-    """Traces subgraphs into `module`; the model's parameters are fake tensors of `mode`."""
+    """Traces subgraphs and gives each to `take`; the model's parameters are fake tensors of `mode`."""
 
     def __init__(
         self,
@@ -95,6 +110,7 @@ class SubgraphTracer:
         slots: int,
         mode: FakeTensorMode,
         cache_dtype: torch.dtype,
+        take: Callable[[str, torch.fx.Graph], None],
     ) -> None:
         self.model = model
         self.config: Any = model.config
@@ -103,9 +119,7 @@ class SubgraphTracer:
         self.slots = slots  #: rows of a cache tensor
         self.mode = mode
         self.cache_dtype = cache_dtype
-        self.context = ir.Context()
-        self.module = ir.Module.create(ir.Location.unknown(self.context))
-        self._importer = FxImporter(module=self.module)
+        self._take = take
         self._traced: dict[tuple[Any, ...], Any] = {}  #: subgraphs of the entry point by `kind`
 
     def trace(self, entry: EntryPoint, layout: CacheLayout) -> TracedProgram:
@@ -143,11 +157,10 @@ class SubgraphTracer:
         def function(tensors: list[torch.Tensor]) -> Any:
             return (functional_call(root, dict(zip(names, tensors[count:], strict=True)), tuple(tensors[:count])),)
 
-        self._import(program.entry.name, function, [*program.inputs, *metas], program.entry)
+        self._trace(program.entry.name, function, [*program.inputs, *metas])
 
     def _trace_layer(self, stub: SubgraphStub, symbol: str) -> TracedLayer:
         assert stub.call is not None
-        entry = symbol.partition(".")[0]
         call, count = stub.call, len(stub.call.inputs)
         parameters = {name: TensorMeta.of(p) for name, p in stub.original.named_parameters()}
 
@@ -156,7 +169,7 @@ class SubgraphTracer:
             weights = dict(zip(parameters, tensors[count:], strict=True))
             return (functional_call(stub.original, weights, args, kwargs),)
 
-        self._import(symbol, function, [*call.inputs, *parameters.values()], entry)
+        self._trace(symbol, function, [*call.inputs, *parameters.values()])
         inner = {name: part for name, part in stub.original.named_modules() if isinstance(part, SubgraphStub)}
         blocks = {name: self._trace_block(part, f"{symbol}.{name}") for name, part in inner.items()}
         return TracedLayer(symbol, call, tuple(parameters), tuple(parameters.values()), blocks)
@@ -174,7 +187,7 @@ class SubgraphTracer:
         else:
             function = _block_function(stub.original, call, names, bool(cache))
         offset = [TensorMeta((), torch.int64)] if rows else []
-        self._import(symbol, function, [*call.inputs, *offset, *metas, *cache], symbol.partition(".")[0])
+        self._trace(symbol, function, [*call.inputs, *offset, *metas, *cache])
         width = call.output.shape[-1] // (self.sharding.tp if stub.join is Join.CONCAT else 1)
         part = TensorMeta((*call.output.shape[:-1], width), call.output.dtype)
         return TracedBlock(symbol, call, tuple(names), metas, cache, stub.join, part, rows)
@@ -187,14 +200,10 @@ class SubgraphTracer:
             metas.append(TensorMeta(region.shape, parameter.dtype))
         return tuple(metas)
 
-    def _import(
-        self, symbol: str, function: Callable[[list[torch.Tensor]], Any], metas: Sequence[TensorMeta], entry: Any
-    ) -> None:
+    def _trace(self, symbol: str, function: Callable[[list[torch.Tensor]], Any], metas: Sequence[TensorMeta]) -> None:
         with self.mode:
             graph = trace_graph(function, [torch.empty(meta.shape, dtype=meta.dtype) for meta in metas])
-        with self.context, ir.Location.unknown():
-            operation = self._importer.import_stateless_graph(graph, func_name=symbol, func_visibility="private")
-            _make_calls(self.module, operation, getattr(entry, "name", entry))
+        self._take(symbol, graph)
 
 
 def _block_function(

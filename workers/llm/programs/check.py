@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from jobs.models import ModelKind, content_files, shape_file
 from workers.llm.command_line import BadInput, add_model_arguments, parse_overrides, run
+from workers.llm.export.equivalence import check_equivalence
 from workers.llm.models.attention import KERNELS
 from workers.llm.models.model_source import INDEX_FILE, TOKENIZER_FILES, LocalModel, load_model, load_tokenizer
 from workers.llm.models.quantization_groups import choose_group_size
@@ -28,6 +29,7 @@ from workers.llm.quantized.low_bit_modules import FP8, linear_widths, quantize_m
 from workers.llm.quantized.quantized_model import precision_problems, sources
 from workers.llm.sharding.plan import Sharding
 from workers.llm.sharding.split_problems import family_problem
+from workers.llm.sharding.split_styles import FAMILIES
 from workers.llm.shark import shark_model
 from workers.llm.weights.checkpoint import read_checkpoint, weight_files
 from workers.llm.weights.meta_model import (
@@ -106,6 +108,8 @@ def check(model: LocalModel, request: CheckRequest, weights: bool = True) -> dic
     mode = FakeTensorMode()
     for attention in request.attentions if request.tps else ("eager",):
         meta_model = build_meta_model(model.config, DTYPES["f32"], attention, mode)
+        if request.tps and model.config.model_type not in FAMILIES:
+            check_equivalence(meta_model, attention, None)
     tensors = read_checkpoint(model.folder) if model.folder and weights else {}
     untie(meta_model, tensors, mode)
     parameters = sum(parameter.numel() for parameter in meta_model.parameters())

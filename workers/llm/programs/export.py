@@ -28,11 +28,12 @@ from workers.llm.command_line import (
 )
 from workers.llm.export.assembly import ProgramAssembler
 from workers.llm.export.entry_points import EntryPoint, entry_points
+from workers.llm.export.equivalence import check_equivalence
 from workers.llm.export.kv_cache import BLOCK_TOKENS, CacheLayout, block_table
 from workers.llm.export.lowering import lower
 from workers.llm.export.program_config import program_config
 from workers.llm.export.subgraphs import cut_into_subgraphs
-from workers.llm.export.tracing import SubgraphTracer, slot_shape
+from workers.llm.export.tracing import ModuleImporter, SubgraphTracer, slot_shape
 from workers.llm.models.added_biases import with_added_biases
 from workers.llm.models.attention import KERNELS
 from workers.llm.models.model_source import LocalModel, load_model
@@ -126,6 +127,7 @@ def export(request: ExportRequest, folder: Path) -> dict[str, Any]:
     model, precision = request.model, request.precision
     mode = FakeTensorMode()
     meta_model = build_meta_model(model.config, precision.dtype, request.attention, mode)
+    check_equivalence(meta_model, request.attention, request.cache.block_tokens)
     weights = precision.folder or model.folder
     tensors = read_checkpoint(weights) if weights else {}
     untie(meta_model, tensors, mode)
@@ -185,17 +187,21 @@ def build_program(
     """Return the program as MLIR text, and how many kinds of decoder layer it has."""
     stubs = cut_into_subgraphs(meta_model, sharding)
     slots = request.cache.slots(request.largest_batch)
-    tracer = SubgraphTracer(meta_model, stubs, sharding, slots, mode, request.precision.cache_dtype)
+    importer = ModuleImporter()
+    tracer = SubgraphTracer(meta_model, stubs, sharding, slots, mode, request.precision.cache_dtype, importer.add)
     programs = []
     for entry in request.entries:
         programs.append(tracer.trace(entry, request.cache))
         print(f"traced {entry.name}", flush=True)
-    lower(tracer.module)
-    with tracer.context, ir.Location.unknown():
-        ProgramAssembler(tracer.module, tied, layout.archives).run(programs)
-    tracer.module.operation.verify()
+    try:
+        lower(importer.module)
+    except ir.MLIRError as error:
+        raise BadInput(f"IREE cannot lower this {request.model.config.model_type}: {error}") from None
+    with importer.context, ir.Location.unknown():
+        ProgramAssembler(importer.module, tied, layout.archives).run(programs)
+    importer.module.operation.verify()
     kinds = {layer.symbol for layer in programs[0].layers.values()}
-    return tracer.module.operation.get_asm(use_local_scope=True), len(kinds)
+    return importer.module.operation.get_asm(use_local_scope=True), len(kinds)
 
 
 def write_config(request: ExportRequest, quantized: QuantizedLayout | None, folder: Path) -> None:

@@ -23,19 +23,20 @@ from workers.llm.sharding.split_styles import (
 )
 
 
-def family_problem(config: Any) -> tuple[str, str] | None:
-    """Return the module that prevents exporting a model of this family, and the reason; None for a supported one."""
+def family_problem(config: Any, tp: int = 1) -> tuple[str, str] | None:
+    """Return the module that prevents exporting a model of this family, and the reason; None where nothing is known."""
     family = config.model_type
-    if family in FAMILIES:
+    if family in UNSUITED:
+        module, reason = UNSUITED[family]
+        return module, f"the family {family} is not supported: {reason}"
+    if family in FAMILIES or tp == 1:
         return None
-    module, reason = UNSUITED.get(family, ("model", ""))
-    text = f"the family {family} is not supported{': ' if reason else ''}{reason}"
-    return module, f"{text}; these are: {', '.join(FAMILIES)}"
+    return "model", f"splits of the family {family} are not supported: give tp 1, or a model of {', '.join(FAMILIES)}"
 
 
 def model_problems(config: Any, plan: Mapping[str, str], tp: int) -> Iterator[SplitProblem]:
     """Yield the problems of the model as a whole."""
-    if family := family_problem(config):
+    if family := family_problem(config, tp):
         yield SplitProblem(tp, *family)
     if not any("layers" in pattern for pattern in plan) and tp > 1:
         yield SplitProblem(

@@ -18,6 +18,11 @@ STORED_AS = (
         (r".block_sparse_moe\1.{}.w1.weight", r".block_sparse_moe\1.{}.w3.weight"),
     ),
     (re.compile(r"\.mlp(\.experts)\.down_proj$"), (r".block_sparse_moe\1.{}.w2.weight",)),
+    (
+        re.compile(r"(\.mlp\.experts)\.gate_up_proj$"),
+        (r"\1.{}.gate_proj.weight", r"\1.{}.up_proj.weight"),
+    ),
+    (re.compile(r"(\.mlp\.experts)\.down_proj$"), (r"\1.{}.down_proj.weight",)),
 )
 
 
