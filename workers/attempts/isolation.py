@@ -1,4 +1,4 @@
-"""What an attempt's processes may write to, and the user that they run as."""
+"""What an attempt's processes may write to, what they may not read, and the user that they run as."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,21 +36,35 @@ GPU_CACHES = (".triton", ".config/miopen", ".miopen", ".config/vllm", ".aiter", 
 SHARED_TEMPORARY = "/tmp/aiter_configs"  #: AITER writes there whatever TMPDIR is
 
 
+#: What a node has for itself: the token that lets run code on the head, and Ray's own files.
+SECRETS_IN_DATA = ("ray-token", "ray")
+SECRETS_IN_HOME = (
+    *(".netrc", ".pgpass", ".git-credentials", ".pypirc", ".ssh", ".gnupg", ".aws", ".azure", ".docker", ".kube"),
+    *(".config/gcloud", ".config/gh", ".config/rclone"),
+)
+#: The agent's variables that name files with secrets.
+SECRET_FILE_VARIABLES = (
+    *("HALOCTL_DATABASE_URL_FILE", "HALOCTL_RAY_TOKEN_FILE", "RAY_AUTH_TOKEN_PATH", "RAY_TLS_SERVER_KEY", "PGPASSFILE"),
+    *("PGSSLKEY", "NETRC", "AWS_SHARED_CREDENTIALS_FILE", "GOOGLE_APPLICATION_CREDENTIALS"),
+)
+
+
 @dataclass(frozen=True)
 class Isolation:
     """How the processes of an attempt are set apart from others of this machine."""
 
     user: StageUser | None
     writable: tuple[str, ...]  #: folders and files; those that are missing are left out
+    secret: tuple[str, ...]  #: files and folders that are not read
 
     def to_request(self) -> dict[str, Any]:
         """Return what a supervisor needs to know."""
         user = self.user and [self.user.uid, self.user.gid, list(self.user.groups)]
-        return {"user": user, "writable": list(self.writable)}
+        return {"user": user, "writable": list(self.writable), "secret": list(self.secret)}
 
 
 def isolation_of(
-    folder: Path, environment: Mapping[str, str], devices: Sequence[Device], user: StageUser | None
+    data: Path, folder: Path, environment: Mapping[str, str], devices: Sequence[Device], user: StageUser | None
 ) -> Isolation:
     """Return the isolation of an attempt that runs in `folder`; folders of caches are made if they are missing."""
     has_gpu = any(device.kind != "cpu" for device in devices)
@@ -58,7 +72,14 @@ def isolation_of(
     home = environment.get("HOME", "")
     caches = [home] if user else [*_made(home, has_gpu=has_gpu)]
     site = [part for part in os.environ.get(SITE_FOLDERS, "").split(":") if part]
-    return Isolation(user, (str(folder), *_devices(), OWN_PROCESS, *named, *caches, *site))
+    secret = () if user else tuple(_secrets(data, home))  # another user is refused by their modes
+    return Isolation(user, (str(folder), *_devices(), OWN_PROCESS, *named, *caches, *site), secret)
+
+
+def _secrets(data: Path, home: str) -> Iterator[str]:
+    yield from (str(data.absolute() / name) for name in SECRETS_IN_DATA)
+    yield from (os.path.join(home, name) for name in SECRETS_IN_HOME if home)
+    yield from (os.path.abspath(path) for name in SECRET_FILE_VARIABLES if (path := os.environ.get(name)))
 
 
 def _devices() -> Iterator[str]:

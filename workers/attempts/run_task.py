@@ -182,7 +182,7 @@ class _AttemptRun:
         environment = {**environment, "TMPDIR": str(folder)}  # what a killed tool leaves there goes with the folder
         resolved = (resolve_command(command, environment, self.toolchain) for command in self.attempt.commands)
         commands = [Command(argv, env) for argv, env in resolved]
-        isolation = isolation_of(folder, environment, self.attempt.devices, self.user).to_request()
+        isolation = isolation_of(self.data, folder, environment, self.attempt.devices, self.user).to_request()
         with SupervisedRun(
             commands, folder, self.log, timeout_s, self.attempt.id, self.lease, isolation
         ) as supervised_run:

@@ -120,8 +120,8 @@ class SupervisedRun:
     ) -> None:
         """Start the commands, which have real paths and whole environments; their output is appended to `log`.
 
-        `isolation` has the `user` that they run as (uid, gid, groups; None: this one) and the `writable` paths; without
-        it they may write wherever this process may.
+        `isolation` has the `user` that they run as (uid, gid, groups; None: this one), the `writable` paths and the
+        `secret` ones; without it they may write and read whatever this process may.
         """
         self._commands, self._attempt_id = commands, attempt_id
         request = {

@@ -135,7 +135,7 @@ def send_report(message: dict[str, Any], report_fd: int = REPORT_FD) -> None:
 
 
 def isolate(isolation: Mapping[str, Any] | None) -> None:
-    """Become the user that stages run as, if there is one, and give up the right to write elsewhere.
+    """Become the user that stages run as, if there is one, and give up the right to write elsewhere and to read secrets.
 
     What runs from here on gets no more rights than this process has: programs with the set-user-ID bit don't help it.
     """
@@ -149,7 +149,7 @@ def isolate(isolation: Mapping[str, Any] | None) -> None:
             PRCTL(PR_CAPBSET_DROP, capability, 0, 0, 0)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if isolation:
-        landlock.restrict_writes(isolation["writable"])
+        landlock.restrict(isolation["writable"], isolation["secret"])
 
 
 def exec_command(

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from db.connection.engine import open_database
+from db.schema.actors import current_actor
+from db.store import Store
 from tests.integration.commands.in_process import Command, Said, haloctl, rows
+from tests.stored_jobs import submit
 
 __all__ = ["haloctl"]
 
@@ -72,6 +76,26 @@ def test_a_database_is_moved_in_a_file(haloctl: Command, monkeypatch: pytest.Mon
     done = haloctl("db", "import", "all.gz")
     assert (done.code, done.out.split()) == (0, ["changes", "1", "targets", "1"])
     assert [row["value"] for row in rows(haloctl, "targets")] == [9.6]
+
+
+def test_a_job_shows_who_cancelled_and_retried_it_whatever_the_environment_says(
+    haloctl: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("LOGNAME", "USER"):
+        monkeypatch.setenv(name, "mallory")
+    haloctl("list")  # makes the database
+    with open_database(f"sqlite:///{tmp_path / 'data' / 'haloctl.db'}", create=False) as database:
+        job = submit(Store(database))
+    assert haloctl("cancel", job).code == 0
+    assert haloctl("retry", job).code == 0
+    me = current_actor()
+    shown = haloctl("show", job).out
+    assert f"cancelled by {me} at " in shown
+    assert f"retried by {me} at " in shown
+    assert "mallory" not in shown
+    assert f"cancelled by {me} at " in haloctl("show", f"{job}-01").out
+    (asked,) = rows(haloctl, "query", f"SELECT DISTINCT actor FROM events WHERE job = '{job}'")
+    assert asked == {"actor": me}
 
 
 def test_a_trend_until_a_day_has_that_day(haloctl: Command, tmp_path: Path) -> None:

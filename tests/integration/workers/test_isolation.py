@@ -64,13 +64,45 @@ print(json.dumps({
     "null": outcome(lambda: append("/dev/null")),
     "shared memory": outcome(lambda: os.unlink(tempfile.mkstemp(dir="/dev/shm")[1])),
     "between folders": outcome(move_between_folders),
+    "token": outcome(lambda: open(f"{data}/ray-token").read()),
+    "link to token": outcome(lambda: (os.symlink(f"{data}/ray-token", "token"), open("token").read())),
+    "ssh": outcome(lambda: open(f"{home}/.ssh/id").read()),
+    "home file": outcome(lambda: open(f"{home}/.bashrc").read()),
+    "data file": outcome(lambda: open(f"{data}/haloctl.db").read()),
+    "lists": outcome(lambda: (os.listdir("/"), os.listdir(home), os.listdir(data))),
     "own environ": outcome(lambda: open("/proc/self/environ", "rb").read()),
 }))
 print("no_new_privs", [line.split()[1] for line in open("/proc/self/status") if line.startswith("NoNewPrivs")])
 """
 
-REFUSED = ("environ", "memory", "data", "data folder", "home", "etc", "store", "input", "truncate", "remove")
-POSSIBLE = ("output", "own folder", "temporary", "cache", "null", "shared memory", "between folders", "own environ")
+REFUSED = (
+    "environ",
+    "memory",
+    "data",
+    "data folder",
+    "home",
+    "etc",
+    "store",
+    "input",
+    "truncate",
+    "remove",
+    "token",
+    "link to token",
+    "ssh",
+)
+POSSIBLE = (
+    "output",
+    "own folder",
+    "temporary",
+    "cache",
+    "null",
+    "shared memory",
+    "between folders",
+    "own environ",
+    "home file",
+    "data file",
+    "lists",
+)
 
 
 def carried_out(data: Path, attempt: Attempt) -> TaskResult:
@@ -99,7 +131,9 @@ def data(tmp_path: Path) -> Path:
 def test_a_stage_writes_to_its_own_folder_and_reads_no_environment_but_its_own(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    for secret in (tmp_path / "home" / ".ssh" / "id", data / "ray-token", tmp_path / "home" / ".bashrc"):
+        secret.write_text("x")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "model.mlir").write_text("module {}")
     store = ArtifactStore(data / "artifacts")
@@ -203,6 +237,6 @@ def test_a_user_that_stages_cannot_run_as_is_refused(name: str, why: str) -> Non
 
 
 def test_without_a_home_folder_there_is_still_a_folder_to_write_to(tmp_path: Path) -> None:
-    isolation = isolation_of(tmp_path, {}, (), None)
+    isolation = isolation_of(tmp_path / "data", tmp_path, {}, (), None)
     assert isolation.writable[0] == str(tmp_path)
     assert "" not in isolation.writable
