@@ -85,9 +85,9 @@ def restrict(writable: Iterable[str], secret: Collection[str]) -> None:
 
 
 def around(secret: Collection[str]) -> Iterator[str]:
-    """Yield all but some files and folders: what lies beside them, and beside the folders above them.
+    """Yield all but some paths: what lies beside them, and beside the folders above them.
 
-    Rules only add rights. What is made beside them later is not there. A folder that can't be listed is there as a whole.
+    Rules only add rights, so what is made beside them later has none. A folder that can't be listed is one whole.
     """
     paths = {os.path.realpath(path) for path in secret}
     above = {path[:end] for path in paths for end in range(1, len(path)) if path[end] == "/"}

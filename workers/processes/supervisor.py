@@ -135,7 +135,7 @@ def send_report(message: dict[str, Any], report_fd: int = REPORT_FD) -> None:
 
 
 def isolate(isolation: Mapping[str, Any] | None) -> None:
-    """Become the user that stages run as, if there is one, and give up the right to write elsewhere and to read secrets.
+    """Become the user that stages run as, if there is one, and give up writing elsewhere and reading secrets.
 
     What runs from here on gets no more rights than this process has: programs with the set-user-ID bit don't help it.
     """
