@@ -24,6 +24,7 @@ COMMANDS = {
     "show": "jobs.show",
     "logs": "jobs.logs",
     "why": "jobs.why",
+    "events": "site.events",
     "wait": "jobs.wait",
     "cancel": "jobs.cancel",
     "retry": "jobs.retry",

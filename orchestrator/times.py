@@ -32,3 +32,8 @@ def parse_end_time(text: str, now: datetime, option: str) -> datetime:
     time = parse_time(text, now, option)
     is_day = DAY.fullmatch(text.strip()) and time.year < MAXYEAR
     return time + timedelta(days=1) if is_day else time
+
+
+def format_second(time: datetime) -> str:
+    """Return a time in the local time zone, to the second."""
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

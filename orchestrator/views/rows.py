@@ -18,6 +18,7 @@ from jobs.variants import AXES
 from orchestrator.formatting import format_bytes, format_count, format_duration, format_quantity
 from orchestrator.tables import TextTable
 from orchestrator.times import format_time
+from orchestrator.views.periods import format_period
 from orchestrator.workloads import workload_in
 
 JOB_COLUMNS = (
@@ -224,6 +225,8 @@ def format_task(row: TaskRow, attempts: Sequence[Mapping[str, Any]], requests: I
     lines += [f"  {name}: {address}" for name, address in row.settings.get("links", ())]  # of an imported task
     for attempt in attempts:
         lines += ["", f"attempt {attempt['attempt']} on {attempt['node']}: {attempt['outcome'] or 'running'}"]
+        start, end = (time and datetime.fromisoformat(time) for time in (attempt["started_at"], attempt["ended_at"]))
+        lines += [f"  {format_period(start, end, attempt['duration_s'])}"]
         lines += [f"  devices {', '.join(attempt['devices'])}"] if attempt["devices"] else []
         lines += [f"  toolchain {attempt['toolchain']} ({attempt['lock'][:16]})"] if attempt["lock"] else []
         lines += [f"  $ {shlex.join(argv)}" for argv in attempt["commands"]]

@@ -19,11 +19,19 @@ NodeName = Annotated[str, typer.Argument(help="Name of a node.", metavar="NODE")
 
 
 @app.command("list")
-def list_nodes(json: options.Json = False) -> None:
+def list_nodes(
+    history: Annotated[
+        bool, typer.Option("--history", help="List what machines lost and refused, and what was done to them, instead.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
     """List nodes and their devices.
 
     `speed` is each device's speed relative to the median of its peers at equal work, slowest first.
     """
+    if history:
+        _print_history(json=json)
+        return
     from db.reads.run_filter import RunFilter
     from db.reads.runs import runs
     from orchestrator import known_nodes, output
@@ -40,6 +48,25 @@ def list_nodes(json: options.Json = False) -> None:
         output.print_message("no nodes yet: run `haloctl node --head HOST:PORT` on each machine")
     else:
         output.print_table(node_rows.build_table(nodes, speeds))
+
+
+def _print_history(*, json: bool) -> None:
+    """Print the failures that machines are to blame for, and the changes of nodes."""
+    from db.reads.events import EventFilter, read_events
+    from jobs.state import POLICIES
+    from orchestrator.context import open_context
+    from orchestrator.views import event_rows
+    from orchestrator.views.formats import OutputFormat
+
+    kinds = [kind for kind, policy in POLICIES.items() if policy.tries != 1 and not policy.keeps_results]
+    with open_context() as context:
+        rows = read_events(context.database, EventFilter(failure_kinds=kinds))
+    OutputFormat(json).print_rows(
+        [event_rows.to_json(row) for row in rows],
+        event_rows.COLUMNS,
+        lambda: event_rows.build_table(rows),
+        "no machine has lost or refused a task",
+    )
 
 
 @app.command("check")
