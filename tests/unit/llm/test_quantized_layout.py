@@ -109,3 +109,26 @@ def test_an_entry_of_one_type_keeps_it_and_one_of_several_is_bytes() -> None:
     archive = lay_out_archive(sizes, types)
     assert archive.types == {"model.layers.0": None, "model.layers.1": "f8", "lm_head": "f16"}
     assert archive.slots["model.layers.0.b"].offset_bytes == 256
+
+
+@pytest.mark.parametrize(
+    "rule", ["re:[", "re:(a+)+$", "re:(\\w+\\.?)+!", "re:" + ".*a" * 9, "x" * 5000, 7, None, ["lm_head"]]
+)
+def test_a_rule_that_could_take_for_ever_is_refused(rule: object) -> None:
+    section = quantization_config(default_layout("fp8"))
+    with pytest.raises(BadInput, match="ignore has"):
+        read_layout({KEY: {**section, "ignore": ["lm_head", rule]}}, "config.json")
+
+
+@pytest.mark.parametrize("rule", ["lm_head", "re:.*lm_head", r"re:.*\.mlp\.(gate|up)$", "re:model.layers.*self_attn.*"])
+def test_rules_of_published_models_are_read(rule: str) -> None:
+    layout = read_layout({KEY: {**quantization_config(default_layout("fp8")), "ignore": [rule]}}, "config.json")
+    assert layout is not None
+    assert layout.ignored == (rule,)
+
+
+def test_groups_have_columns() -> None:
+    section = quantization_config(default_layout("int4", columns=[128]))
+    section["config_groups"]["group_0"]["weights"]["group_size"] = -1
+    with pytest.raises(BadInput, match="groups have -1 columns"):
+        read_layout({KEY: section}, "config.json")

@@ -39,6 +39,8 @@ INT4_OFFSET = 8  #: a stored nibble is the value plus 8
 LARGEST_GROUP = 128
 ONLY_LINEAR = ("Linear",)
 NOT_ROUNDED = "torch.float32"  #: `zp_dtype` of unrounded zero points
+MAX_RULE, MAX_REPEATS = 500, 4  #: characters of a rule in `ignore`, and repetitions in its pattern
+REPEATED_GROUP = re.compile(r"\)[*+{]")
 LEFT_ALONE = ("lm_head",)  #: by default
 
 
@@ -186,9 +188,26 @@ def _expect(condition: bool, problem: str) -> None:
         raise _Unsupported(problem)
 
 
+def _expect_rule(rule: Any) -> None:
+    """Refuse a rule that is no name and no simple pattern; others could take for ever to match."""
+    _expect(
+        isinstance(rule, str) and len(rule) <= MAX_RULE, f"ignore has {str(rule)[:40]!r}, which is no name of modules"
+    )
+    if not rule.startswith("re:"):
+        return
+    is_simple = not REPEATED_GROUP.search(rule) and sum(map(rule.count, "*+{")) <= MAX_REPEATS
+    _expect(is_simple, f"ignore has a pattern that repeats too much: {rule[:40]!r}")
+    try:
+        re.compile(rule.removeprefix("re:"))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _Unsupported(f"ignore has {rule[:40]!r}, which is no regular expression: {error}") from None
+
+
 def _read(section: Mapping[str, Any]) -> QuantizedLayout:
     method, file_format = section.get("quant_method"), section.get("format")
     _expect(method == METHOD, f"quant_method is {method}, only {METHOD} is read: requantize or convert the model")
+    for rule in section.get("ignore") or ():
+        _expect_rule(rule)
     groups, ignored = list(section["config_groups"].values()), tuple(section.get("ignore") or ())
     cache = section.get("kv_cache_scheme")
     if cache:
@@ -224,6 +243,7 @@ def _read_scheme(weights: Mapping[str, Any], inputs: Mapping[str, Any] | None) -
     _expect(is_symmetric or precision == "int4", f"{precision} weights have zero points; they must be symmetric")
     _expect(weights.get("actorder") in (None, "weight", "static"), "weights are grouped by activation order (g_idx)")
     group_size = int(weights["group_size"]) if granularity == "group" else None
+    _expect(group_size is None or group_size >= 1, f"groups have {group_size} columns")
     has_floats = not is_symmetric and weights.get("zp_dtype") == NOT_ROUNDED
     return QuantizationScheme(
         precision, granularity, group_size, is_symmetric, _read_inputs(precision, inputs), has_floats
