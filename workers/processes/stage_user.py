@@ -53,7 +53,15 @@ def expect_runnable(user: StageUser | None) -> None:
     python = [sys.executable, "-I", "-S", "-c", ""]
     try:
         subprocess.run(
-            python, user=user.uid, group=user.gid, extra_groups=user.groups, cwd="/", env={}, check=True, timeout=60
+            python,
+            stdin=subprocess.DEVNULL,
+            user=user.uid,
+            group=user.gid,
+            extra_groups=user.groups,
+            cwd="/",
+            env={},
+            check=True,
+            timeout=60,
         )
     except (OSError, subprocess.SubprocessError) as error:
         remedy = "install haloctl where every user can read it, such as /opt"

@@ -80,7 +80,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "an event is there twice": (
         lambda db, job: db.execute(
             insert(events).from_select(
-                ["at", "job", "task", "attempt", "from_state", "to_state", "detail"],
+                [column.name for column in events.c][1:],
                 select(*list(events.c)[1:]).where(events.c.attempt == f"{job}-02-1"),
             )
         ),

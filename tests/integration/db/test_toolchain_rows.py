@@ -66,9 +66,9 @@ def test_what_is_not_for_a_toolchain_is_done_once_under_the_default(store: Store
 def test_a_task_that_can_t_run_at_all_fails_without_an_attempt_and_says_why_everywhere(store: Store) -> None:
     job = submit(store, stages=["export"])
     task = f"{job}-01"
-    assert store.fail({task: UNRESOLVED}) == set(), "it is not queued"
     store.queue([task])
     assert store.fail({task: UNRESOLVED}) == {task}
+    assert store.fail({task: UNRESOLVED}) == set(), "it is not open any more"
     row = reports.task(store.database, task)
     assert (row.state, row.failure, row.attempts, row.has_failed_before) == (TaskState.FAILED, UNRESOLVED, 0, True)
     (cell,) = matrix(store.database, job=job)[0].stages.values()
