@@ -166,6 +166,7 @@ def _how_to_run(config: Config, target: str) -> list[str]:
         *(f"    {shlex.join(argv)}" for argv in by_hand),
         "",
         f"{CONFIG} has shapes, types, parameter files and the order of arguments. {_describe_cache(config)}",
+        *(line for name, text in config.get("calling", {}).items() for line in ("", f"{name}: {text}")),
     ]
 
 

@@ -218,6 +218,34 @@ def test_a_program_computes_what_transformers_computes(base: Path, case: ExportC
     assert_nothing_lasting_is_copied(folder, case.tp)
 
 
+def test_a_row_that_is_out_of_bounds_has_no_logits_and_touches_no_other(base: Path) -> None:
+    contiguous, paged = CASES[0], CASES[2]
+    for case, wrong_position in ((contiguous, 48), (contiguous, -1), (paged, 96)):
+        folder, rows = build(base, case), case.batch[0]
+        session = IreeSession(folder / "outputs/config.json", folder / "model.vmfb", ["local-task"] * case.tp)
+        bucket = case.prompt_tokens[-1]
+        prompts, lengths = torch.arange(rows * bucket).view(rows, bucket) % 200 + 3, torch.full((rows,), bucket - 4)
+        expected = [session.prefill(prompts, lengths), session.decode(prompts[:, -1:], lengths)]
+        wrong_lengths, wrong_tokens = lengths.clone(), prompts.clone()
+        wrong_lengths[0], wrong_tokens[0, 1], wrong_tokens[1, -1] = bucket + 1, 256, -1  # the last is behind its prompt
+        assert_only_first_is_missing(session.prefill(prompts, wrong_lengths), expected[0])
+        assert_only_first_is_missing(session.prefill(wrong_tokens, lengths), expected[0])
+        session.prefill(prompts, lengths)
+        wrong_positions = lengths.clone()
+        wrong_positions[0] = wrong_position
+        assert_only_first_is_missing(session.decode(prompts[:, -1:], wrong_positions), expected[1])
+        assert torch.equal(session.decode(prompts[:, -1:], lengths)[1:], expected[1][1:])
+    (table,) = scrambled_table(session, paged.batch[0], torch.Generator().manual_seed(0))
+    table[0, 0] = table.max() + 1
+    session.prefill(prompts, lengths, table)
+    assert_only_first_is_missing(session.decode(prompts[:, -1:], lengths, table), expected[1])
+
+
+def assert_only_first_is_missing(logits: torch.Tensor, expected: torch.Tensor) -> None:
+    assert logits[0].isnan().all()
+    assert torch.equal(logits[1:], expected[1:])
+
+
 def test_iree_run_module_takes_plain_inputs_for_every_entry_point(base: Path) -> None:
     folder = build(base, CASES[0])
     for entry in json.loads((folder / "outputs/config.json").read_text())["entry_points"]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workers.llm.export.bounds import Bounds
 from workers.llm.export.kv_cache import CacheLayout, SlotCache
 
 
@@ -48,17 +49,23 @@ def entry_points(batch_sizes: Sequence[int], prompt_tokens: Sequence[int]) -> li
 class EntryPointModule(nn.Module):
     """The whole model as the function of one entry point: tokens and lengths or positions in, logits out."""
 
-    def __init__(self, model: nn.Module, entry: EntryPoint, layout: CacheLayout) -> None:
+    def __init__(self, model: nn.Module, entry: EntryPoint, layout: CacheLayout, slots: int) -> None:
         super().__init__()
         self.model = model
         self.entry = entry
         self.layout = layout
+        config: Any = model.config
+        bucket = entry.tokens if entry.kind == "prefill" else None
+        self.bounds = Bounds(layout, config.vocab_size, bucket, slots // (layout.block_tokens or 1))
 
     def forward(self, tokens: torch.Tensor, second: torch.Tensor, table: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the logits `[batch, 1, vocab]` of each row's last token."""
+        """Return the logits `[batch, 1, vocab]` of each row's last token; NaN for a row that is out of bounds."""
+        tokens, second, table, is_valid = self.bounds.apply(tokens, second, table)
         if self.entry.kind == "decode":
-            return self._logits(tokens, second[:, None], None, table)
-        return self._logits(tokens, torch.arange(self.entry.tokens)[None], second - 1, table)
+            logits = self._logits(tokens, second[:, None], None, table)
+        else:
+            logits = self._logits(tokens, torch.arange(self.entry.tokens)[None], second - 1, table)
+        return torch.where(is_valid[:, None, None], logits, float("nan"))
 
     def _logits(
         self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None, table: torch.Tensor | None

@@ -13,6 +13,16 @@ from workers.llm.quantized.quantized_model import ProgramPrecision
 from workers.llm.weights.parameters import file_name
 
 FORMAT = 1
+#: how the entry points are called, for people and programs that have only the config
+CALLING = {
+    "prefill": "tokens holds each row's prompt from its first token on, padded behind with any tokens to the smallest "
+    "of prompt_tokens that holds the longest; lengths holds how many tokens of each row are its prompt, 1 to all. The "
+    "result is the logits after each row's last token. A prompt longer than the largest of prompt_tokens can't be run.",
+    "decode": "tokens holds one token of each row, positions where it stands in its row, counted from 0: the length of "
+    "the prompt for the first, and less than cache_length.",
+    "bounds": "A row with a length, position, token or block that is out of bounds gets logits that are not numbers "
+    "(NaN). The other rows are what they would be without it.",
+}
 _PACKAGES = ("torch", "transformers", "iree-base-compiler", "iree-turbine")
 
 
@@ -48,6 +58,7 @@ def program_config(
         "vocab_size": vocab_size,
         "parameter_scope": PARAMETER_SCOPE,
         "parameter_files": [file_name(rank) for rank in range(tp)] if model.has_weights else [],
+        "calling": CALLING,
         "entry_points": [_describe(entry, vocab_size, dtype, layout, block_tables) for entry in entries],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }

@@ -147,7 +147,7 @@ class SubgraphTracer:
         return stub.name.rpartition(".")[2]
 
     def _trace_root(self, program: TracedProgram, layout: CacheLayout) -> None:
-        root, count = EntryPointModule(self.model, program.entry, layout), len(program.inputs)
+        root, count = EntryPointModule(self.model, program.entry, layout, self.slots), len(program.inputs)
         parameters = {name: TensorMeta.of(p) for name, p in self.model.named_parameters()}
         program.weights, program.metas = tuple(parameters), tuple(parameters.values())
         program.constants = dict(self.model.named_buffers())
