@@ -14,6 +14,8 @@ from jobs.task import Attempt, Command, TaskResult
 from jobs.toolchains import Toolchain
 from tests.integration.attempts import make_attempt, python
 from tests.other_users import NOBODY, needs_root
+from workers.agent.agent import Agent
+from workers.agent.protocol import AgentConfig
 from workers.artifacts import ArtifactStore
 from workers.attempts.folders import log_path
 from workers.attempts.isolation import isolation_of
@@ -234,6 +236,15 @@ def test_a_user_that_stages_cannot_run_as_is_refused(name: str, why: str) -> Non
     with pytest.raises(BadSetting, match=why):
         stage_user({"HALOCTL_STAGE_USER": name})
     assert stage_user({}) is None
+
+
+def test_a_node_whose_stage_user_is_unknown_takes_no_task(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALOCTL_STAGE_USER", "no-such-user")
+    agent = Agent(AgentConfig("local", data))
+    try:
+        assert "HALOCTL_STAGE_USER: no user is called" in (agent.accept_leader(1, {}).cordon_reason or "")
+    finally:
+        agent.stop(1)
 
 
 def test_without_a_home_folder_there_is_still_a_folder_to_write_to(tmp_path: Path) -> None:
