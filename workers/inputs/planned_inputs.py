@@ -48,7 +48,8 @@ def check_inputs(
         except Unsteady:
             raise InputChanged(f"{file.path} is being written: when it is complete, {SUBMIT_AGAIN}") from None
 
-    files = planned_files(attempt, environment)
+    of_commands = {name: value for command in attempt.commands for name, value in command.env.items()}
+    files = planned_files(attempt, {**environment, **of_commands})
     with ThreadPoolExecutor(READERS) as pool:
         contents = list(pool.map(read, files))
     for file, content in zip(files, contents, strict=True):
@@ -101,7 +102,7 @@ def _fetched_files(
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
     """Return where processes with an environment keep the hub's models, as `huggingface_hub.constants` says it."""
-    if cache := environment.get("HF_HUB_CACHE"):
+    if cache := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(cache).expanduser()
     if home := environment.get("HF_HOME"):
         return Path(home).expanduser() / "hub"

@@ -175,7 +175,7 @@ def test_a_bug_becomes_a_result_that_shows_where_it_is(agent: Agent) -> None:
     result = one_result(agent)
     assert (result.attempt, result.epoch, kind(result)) == (attempt.id, attempt.epoch, FailureKind.INTERNAL)
     assert result.failure
-    assert "can't be a file's name" in result.failure.message
+    assert "is no name of a file" in result.failure.message
     assert "Traceback" in result.failure.log_tail
 
 
