@@ -105,6 +105,8 @@ def probe_spec(request: BisectionRequest, toolchains: Sequence[str], name: str) 
     fields = request.spec.model_dump(mode="json")
     variants = {
         **variant.axes,
+        "flags": {variant.flags: fields["variants"]["flags"].get(variant.flags, [])},
+        "env": {variant.env: fields["variants"]["env"].get(variant.env, {})},
         "target": variant.target,
         "toolchain": list(toolchains),
     }
