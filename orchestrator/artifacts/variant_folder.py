@@ -11,6 +11,7 @@ from jobs.paths import path_below
 from orchestrator.artifacts import variant_layout
 from orchestrator.context import Context
 from workers.artifacts import ArtifactStore
+from workers.artifacts.streams import copy_file
 
 
 def find(context: Context, name: str, target: str | None, job: str | None) -> VariantFiles:
@@ -28,6 +29,8 @@ def find(context: Context, name: str, target: str | None, job: str | None) -> Va
 def write_folder(variant: VariantFiles, store: ArtifactStore, folder: Path) -> dict[str, Any]:
     """Write the files, a script and a README to a new or empty folder, all at once; returns the program's config.
 
+    The files are copies: whoever owns the folder may change them, and the store's stay as they are.
+
     Raises ArtifactLost if the store lacks a file or has it damaged, BadSetting if the folder can't be written.
     """
     folder = folder.absolute()
@@ -38,7 +41,7 @@ def write_folder(variant: VariantFiles, store: ArtifactStore, folder: Path) -> d
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         for file in variant_layout.folder_files(variant):
-            store.place(file, path_below(part, file.name))
+            copy_file(store.local(file), path_below(part, file.name))
         config = _write_script_and_readme(variant, part)
         part.rename(folder)
     except OSError as error:
@@ -49,7 +52,7 @@ def write_folder(variant: VariantFiles, store: ArtifactStore, folder: Path) -> d
 
 
 def _write_script_and_readme(variant: VariantFiles, folder: Path) -> dict[str, Any]:
-    """Write both; new files, since one that is there already may be a link to an artifact."""
+    """Write both, as new files."""
     file = folder / variant_layout.CONFIG
     try:
         config: dict[str, Any] = json.loads(file.read_text())

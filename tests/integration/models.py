@@ -23,7 +23,7 @@ FAMILY_VALUES: dict[str, dict[str, Any]] = {
         "logits_scaling": 2.0,
     },
     "gemma2": {"sliding_window": 5, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
-    "gpt_neox": {"attention_bias": True, "num_key_value_heads": 8},
+    "gpt_neox": {"attention_bias": True},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5},
     "olmo2": {"tie_word_embeddings": False},
     "phi3": {"sliding_window": 5},

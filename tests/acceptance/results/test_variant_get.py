@@ -60,6 +60,16 @@ def test_it_holds_what_the_tasks_made_and_says_which(filled: Filled, tmp_path: P
     assert result["job"] == filled.job
 
 
+def test_a_changed_file_of_the_folder_leaves_the_store_as_it_was(filled: Filled, tmp_path: Path) -> None:
+    get = ("artifacts", "get", "tiny-llama-FP16-TP1", "--target", "cpu", "-o")
+    (file,) = (row for row in filled.haloctl.json(*get, str(tmp_path / "set"))["files"] if row["name"] == "model.vmfb")
+    with (tmp_path / "set" / "model.vmfb").open("r+b") as module:  # as `cp other.vmfb set/model.vmfb` writes
+        module.write(b"other")
+    filled.haloctl.json(*get, str(tmp_path / "again"))
+    again = (tmp_path / "again" / "model.vmfb").read_bytes()
+    assert hashlib.sha256(again).hexdigest() == file["sha256"]
+
+
 def test_what_is_unknown_ambiguous_or_in_the_way_is_told(filled: Filled, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.integration.llm.test_export import (
     TOLERANCE,
@@ -20,12 +21,15 @@ from tests.integration.llm.test_export import (
 from tests.integration.models import make_checkpoint
 from tests.integration.stage_programs import NARROW, run_here
 from workers.llm.command_line import BadInput
+from workers.llm.models.model_source import load_model
+from workers.llm.numerics.reference import load_reference
 from workers.llm.programs import check, export
 from workers.llm.runtime.iree_session import IreeSession
 
 CASES = [
     ExportCase("gemma2", 1, attention="eager"),  # capped scores, two kinds of layer, scaled embeddings
-    ExportCase("gpt_neox", 2),  # queries, keys and values of a head side by side; layers in parallel
+    # queries, keys and values of a head side by side; layers in parallel; keys that mean nothing to it
+    ExportCase("gpt_neox", 2, config={"num_key_value_heads": 3, "head_dim": 20}),
     ExportCase("mixtral", 2),  # experts, stored one by one
     ExportCase("olmo2", 2, config={"num_key_value_heads": 1}),  # norms over the whole width
     ExportCase("phi3", 4, config={"num_key_value_heads": 2}),  # packed projections
@@ -51,6 +55,19 @@ def test_a_family_computes_what_transformers_computes(
     session = IreeSession(tmp_path / "outputs/config.json", module, ["local-task"] * case.tp)
     assert largest_difference(session, model, 2, 12) < TOLERANCE[case.precision]
     assert_nothing_lasting_is_copied(tmp_path, case.tp)
+
+
+def test_keys_that_say_how_code_is_called_are_not_the_models(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", "llama", return_dict=False, use_cache=False)
+    run_here(export.main, tmp_path, *flags(model, ExportCase("llama", 1)))
+    config = json.loads((tmp_path / "outputs/config.json").read_text())["model"]["config"]
+    assert config["return_dict"] and config["use_cache"]
+
+
+def test_the_reference_computes_experts_of_any_width(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", "mixtral", intermediate_size=50)  # rows of 200 bytes
+    reference = load_reference(load_model(str(model), None, {}))
+    assert reference.losses(torch.arange(3, 23).view(2, 10), 5).isfinite().all()
 
 
 def test_capped_scores_are_refused_with_attention_that_cannot_cap(

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from jobs.stages import STAGES
+from tests.integration.models import TEXT, make_checkpoint
+from tests.integration.stage_programs import run_here
 from workers.llm.command_line import BadInput
 from workers.llm.models.added_biases import with_added_biases
 from workers.llm.models.model_source import load_model
 from workers.llm.models.quantized_layout import QuantizationScheme, read_layout
 from workers.llm.quantized.low_bit_values import unpack_int4
+from workers.llm.quantizers import haloctl
 from workers.llm.quantizers.gguf_row_order import restore_row_order
 from workers.llm.quantizers.haloctl import quantize_weight
 from workers.llm.quantizers.packed_formats import from_awq, from_gptq, from_q4_0, from_q4_1, from_q4_k
@@ -182,3 +185,14 @@ def test_an_error_is_that_of_the_numbers_that_are_stored() -> None:
     exact = QuantizedWeight(torch.tensor([[1, 2], [3, 4]], dtype=torch.int8), torch.tensor([1.0]))
     assert exact.error(weight) == 0
     assert QuantizedWeight(exact.values, torch.tensor([2.0])).error(weight) == pytest.approx(1)
+
+
+def test_an_fp8_cache_is_scaled_in_every_family_s_attention(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model", "gpt_neox", num_key_value_heads=3)
+    text = tmp_path / "text"
+    text.write_text(" ".join(TEXT * 20))
+    (tmp_path / "outputs").mkdir()
+    flags = ("--scale-kv-cache", "--windows=2", "--tokens=16", f"--text={text}")
+    run_here(haloctl.main, tmp_path, f"--model={model}", *flags)
+    scales = {name for name in read_checkpoint(tmp_path / "outputs") if name.endswith("_scale")}
+    assert scales == {f"gpt_neox.layers.{layer}.attention.{part}_scale" for layer in range(2) for part in "kv"}

@@ -33,7 +33,8 @@ ATTENTION = "model.layers.10.self_attn"
 
 
 def config(**values: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 2, **values})
+    numbers = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
+    return SimpleNamespace(**{"model_type": "llama", **numbers, **values})
 
 
 def reasons(plan: dict[str, str], shapes: dict[str, Shape], tp: int, **values: Any) -> dict[str, str]:
@@ -137,9 +138,19 @@ def test_heads_that_do_not_divide_are_reported_with_their_module() -> None:
 
 
 def test_key_value_heads_that_cannot_be_repeated_evenly_are_reported() -> None:
-    problems = reasons(PLAN, SHAPES, 4, num_key_value_heads=3)
+    problems = reasons(PLAN, {**SHAPES, f"{ATTENTION}.k_proj.weight": (24, 64)}, 4)
     expected = "3 key/value heads do not divide tp 4, so they cannot be repeated evenly"
     assert problems["model.layers.*.self_attn.k_proj"] == expected
+
+
+def test_heads_are_those_of_the_projections_whatever_a_config_says() -> None:
+    sharding = plan_sharding(config(num_key_value_heads=3, head_dim=20), PLAN, SHAPES, 2)
+    assert (sharding.heads, sharding.kv_heads, sharding.head_dim) == (8, 2, 8)
+    packed: dict[str, Shape] = {
+        f"{ATTENTION}.qkv_proj.weight_packed": (96, 32),
+        f"{ATTENTION}.o_proj.weight_packed": (64, 32),
+    }
+    assert plan_sharding(config(num_key_value_heads=8), {}, packed, 1).kv_heads == 2
 
 
 def test_a_packed_projection_is_reported_first() -> None:

@@ -78,10 +78,9 @@ class TracedProgram:
         return [*(block for layer in self.layers.values() for block in layer.blocks.values()), *self.blocks.values()]
 
 
-def slot_shape(config: Any, sharding: Sharding) -> tuple[int, int]:
+def slot_shape(sharding: Sharding) -> tuple[int, int]:
     """Return the number of key or value heads on a rank, and the elements of each."""
-    dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return max(sharding.kv_heads // sharding.tp, 1), dim
+    return max(sharding.kv_heads // sharding.tp, 1), sharding.head_dim
 
 
 class ModuleImporter:
@@ -113,7 +112,6 @@ class SubgraphTracer:
         take: Callable[[str, torch.fx.Graph], None],
     ) -> None:
         self.model = model
-        self.config: Any = model.config
         self.stubs = stubs
         self.sharding = sharding
         self.slots = slots  #: rows of a cache tensor
@@ -179,7 +177,7 @@ class SubgraphTracer:
         call = stub.call
         names = [name for name, _ in stub.original.named_parameters()]
         metas = self._local_metas(stub)
-        kv_meta = TensorMeta((self.slots, *slot_shape(self.config, self.sharding)), self.cache_dtype)
+        kv_meta = TensorMeta((self.slots, *slot_shape(self.sharding)), self.cache_dtype)
         cache = (kv_meta, kv_meta) if is_attention(stub.original) else ()
         rows = metas[0].shape[0] if isinstance(stub.original, nn.Embedding) else 0
         if isinstance(stub.original, nn.Embedding):

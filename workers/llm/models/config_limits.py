@@ -48,6 +48,10 @@ CODE_KEYS = (
 )
 
 
+#: Keys that say how transformers' classes are called and what they return, not what a model computes.
+CALL_KEYS = ("return_dict", "output_attentions", "output_hidden_states", "use_cache")
+
+
 def config_problem(values: Mapping[str, Any]) -> str | None:
     """Return why the numbers of a config can't be used; None if they can."""
     for key, limits in LIMITS.items():
@@ -77,5 +81,5 @@ def _relation_problem(values: Mapping[str, Any]) -> str | None:
 
 
 def without_code(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config without the keys that name code."""
-    return {key: value for key, value in values.items() if key not in CODE_KEYS}
+    """Return a config without the keys that name code, or say how code is called."""
+    return {key: value for key, value in values.items() if key not in (*CODE_KEYS, *CALL_KEYS)}

@@ -12,12 +12,15 @@ from workers.llm.models.quantized_layout import read_layout
 from workers.llm.numerics.distances import losses
 from workers.llm.quantized.dequantized import load_dequantized
 
+#: the plainest code of a family: that of its authors, for experts of any width
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
 
 def load_reference(model: LocalModel) -> "ReferenceModel":
     """Load the model with its weights as float32. Raises BadInput when they are unreadable or incomplete."""
     if model.folder and read_layout(model.config.to_dict(), model.folder):
         return ReferenceModel(load_dequantized(model))
-    return ReferenceModel(load_weights(model, dtype=torch.float32, attn_implementation="eager"))
+    return ReferenceModel(load_weights(model, dtype=torch.float32, **EAGER))
 
 
 def load_weights(model: LocalModel, **options: Any) -> Any:

@@ -172,7 +172,7 @@ def choose_cache_layout(request: ExportRequest, sharding: Sharding) -> CacheLayo
     hidden_bytes = {
         entry.batch * entry.tokens * config.hidden_size * precision.dtype.itemsize for entry in request.entries
     }
-    slot_bytes = math.prod(slot_shape(config, sharding)) * precision.cache_dtype.itemsize
+    slot_bytes = math.prod(slot_shape(sharding)) * precision.cache_dtype.itemsize
     return request.cache.clear_of(hidden_bytes, request.largest_batch, slot_bytes, config.num_hidden_layers)
 
 

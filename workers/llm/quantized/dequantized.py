@@ -38,7 +38,11 @@ def load_dequantized(model: LocalModel) -> Any:
 
 def _build(config: Any) -> Any:
     return AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
+        config,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        trust_remote_code=False,
     )
 
 

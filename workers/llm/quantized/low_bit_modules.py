@@ -10,6 +10,7 @@ from torch import nn
 
 from workers.llm.models.quantized_layout import LEFT_ALONE, QuantizationScheme, QuantizedLayout
 from workers.llm.quantized.int4_linear import int4_linear
+from workers.llm.sharding.local_modules import is_attention
 
 #: the kinds of fp8 that matrix units support, by the targets' names
 FP8 = {"fn": torch.float8_e4m3fn, "fnuz": torch.float8_e4m3fnuz}
@@ -103,7 +104,7 @@ def quantize_modules(model: nn.Module, layout: QuantizedLayout, fp8: torch.dtype
         scheme = layout.scheme_of(name) if isinstance(module, nn.Linear) else None
         if scheme:
             model.set_submodule(name, QuantizedLinear(module, scheme, fp8, dtype))
-        if layout.has_fp8_kv_cache and hasattr(module, "num_key_value_groups"):
+        if layout.has_fp8_kv_cache and is_attention(module):
             for scale in ("k_scale", "v_scale"):
                 setattr(module, scale, nn.Parameter(torch.empty(1), requires_grad=False))
 

@@ -15,12 +15,13 @@ from torch import nn
 
 from workers.llm.command_line import run
 from workers.llm.models.quantized_layout import LARGEST, QuantizationScheme
-from workers.llm.numerics.reference import load_weights
+from workers.llm.numerics.reference import EAGER, load_weights
 from workers.llm.quantizers.model_tensors import linear_modules, unquantized_tensors
 from workers.llm.quantizers.packed_formats import with_minimum
 from workers.llm.quantizers.quantize_request import QuantizeRequest, read_request
 from workers.llm.quantizers.quantized_folder import write_quantized_model
 from workers.llm.quantizers.quantized_weight import QuantizedWeight, round_to
+from workers.llm.sharding.local_modules import is_attention
 
 CLIPS = tuple(1 - step / 40 for step in range(21))  #: candidate fractions of the largest value: 1 to 0.5
 LEAST = 1e-8  #: a scale is above zero, also of weights that are all zero
@@ -31,7 +32,7 @@ INT4_STEPS = 15  #: from the least value of a group to its largest
 def main() -> None:
     """Quantize the model as the command line says."""
     request = read_request("haloctl")
-    quantize_model(request, "haloctl", load_weights(request.model, attn_implementation="eager").float().eval())
+    quantize_model(request, "haloctl", load_weights(request.model, **EAGER).float().eval())
 
 
 def quantize_model(
@@ -146,7 +147,7 @@ def calibrate(request: QuantizeRequest, model: Any, linear: dict[str, nn.Linear]
     statistics = CalibrationStatistics(request.options.get("percentile", 99.99) if is_percentile else 100)
     if not (linear or request.scales_kv):
         return statistics
-    attentions = [name for name, module in model.named_modules() if name.endswith(".self_attn")]
+    attentions = [name for name, module in model.named_modules() if is_attention(module)]
     with statistics.recording_inputs(linear):
         for window in request.calibration_windows():
             output = model(input_ids=window[None], use_cache=request.scales_kv)

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from workers.llm.sharding.plan import Sharding
-from workers.llm.sharding.split_styles import kv_heads_of
 
 
 class NormOverRanks(nn.Module):
@@ -38,16 +37,16 @@ def localize(model: nn.Module, block: str, sharding: Sharding) -> None:
         return
     module = model.get_submodule(block)
     if is_attention(module):
-        _localize_heads(module, sharding.tp)
+        _localize_heads(module, sharding)
     for norm in sharding.norms:
         if norm.startswith(f"{block}."):
             model.set_submodule(norm, NormOverRanks(model.get_submodule(norm), sharding.tp))
 
 
-def _localize_heads(attention: Any, tp: int) -> None:
+def _localize_heads(attention: Any, sharding: Sharding) -> None:
     """Set the numbers of heads on one rank; repeated key/value heads change the query heads for each of them."""
     config = copy.copy(attention.config)
-    heads, kv_heads = config.num_attention_heads // tp, max(kv_heads_of(config) // tp, 1)
+    heads, kv_heads = sharding.heads // sharding.tp, max(sharding.kv_heads // sharding.tp, 1)
     counts = {"num_attention_heads": heads, "num_heads": heads, "num_key_value_heads": kv_heads}
     counts["num_key_value_groups"] = heads // kv_heads
     for name, count in counts.items():

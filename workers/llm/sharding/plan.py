@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workers.llm.sharding.head_counts import with_head_counts
 from workers.llm.sharding.split_problems import cut_group_problems, model_problems, parameter_problem
 from workers.llm.sharding.split_styles import (
     HEADS,
@@ -45,10 +46,12 @@ class Sharding:
     norms: tuple[str, ...] = ()  #: modules that sum over the ranks
     heads: int = 0
     kv_heads: int = 0
+    head_dim: int = 0
 
 
 def plan_sharding(config: Any, plan: Mapping[str, str], parameters: Mapping[str, Shape], tp: int) -> Sharding:
     """Assign a rule to each of `parameters` (full name -> whole shape), and collect what prevents the split."""
+    config, head_dim = with_head_counts(config, parameters)
     whole, warnings = _left_whole(plan, parameters, tp)
     plan = {pattern: style for pattern, style in _haloctl_plan(plan).items() if pattern not in whole}
     styles = {name: _style(name, plan, parameters) for name in parameters}
@@ -66,7 +69,7 @@ def plan_sharding(config: Any, plan: Mapping[str, str], parameters: Mapping[str,
     norms = tuple(name.rpartition(".")[0] for name, style in styles.items() if style == "norm_over_ranks")
     in_order = tuple(sorted(problems, key=_by_relevance))
     heads = config.num_attention_heads
-    return Sharding(tp, rules, blocks, in_order, tuple(warnings), norms, heads, kv_heads_of(config))
+    return Sharding(tp, rules, blocks, in_order, tuple(warnings), norms, heads, kv_heads_of(config), head_dim)
 
 
 def _haloctl_plan(plan: Mapping[str, str]) -> dict[str, str]:
