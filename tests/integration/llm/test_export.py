@@ -69,7 +69,12 @@ CASES = [
         2,
         attention="eager",
         block_tokens=16,
-        config={"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+        config={
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+        },
     ),
     ExportCase("qwen3", 2, "bf16"),
     ExportCase("llama", 1, "f16", batch=(1, 3), prompt_tokens=(20,), block_tokens=32),
