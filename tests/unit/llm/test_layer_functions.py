@@ -1,13 +1,19 @@
-"""Which layers share a function in a program."""
+"""Which layers share a function in a program for several devices."""
 
 import pytest
 
-from workers.llm.export.tracing import needs_first_apart
+from workers.llm.export.tracing import share_functions
 
 
 @pytest.mark.parametrize(
-    ("kinds", "is_apart"),
-    [("ss", False), ("sf", False), ("sff", False), ("ssff", False), ("sfs", True), ("ssf", True), ("sfsfs", True)],
+    ("kinds", "groups"),
+    [
+        ("ssss", [0, 0, 0, 0]),
+        ("sfsf", [0, 0, 0, 0]),
+        ("sff", [0, 0, 0]),
+        ("sfs", [0, 0, 1]),
+        ("sssfsssf", [0, 0, 1, 0, 1, 2, 2, 0]),
+    ],
 )
-def test_a_first_layer_whose_kind_is_more_frequent_than_another_has_its_own(kinds: str, is_apart: bool) -> None:
-    assert needs_first_apart(list(kinds)) is is_apart
+def test_no_function_is_called_more_often_than_one_that_comes_later(kinds: str, groups: list[int]) -> None:
+    assert share_functions(list(kinds)) == groups

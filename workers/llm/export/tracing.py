@@ -7,6 +7,7 @@ release supports that compiler, and can import one traced function and call it m
 cannot).
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,14 +80,21 @@ class TracedProgram:
         return [*(block for layer in self.layers.values() for block in layer.blocks.values()), *self.blocks.values()]
 
 
-def needs_first_apart(kinds: Sequence[Any]) -> bool:
-    """Return whether the first of a program's layers must have a function of its own.
+def share_functions(kinds: Sequence[Any]) -> list[int]:
+    """Return for each layer, by its kind, which function of its kind it calls.
 
-    On several devices, iree-compile 3.13 fails ("failed to solve for timepoint coverage") where the function of the
-    first layer is called more often than that of another kind: sliding, full, sliding; not: full, sliding, sliding.
+    One is enough, but on several devices iree-compile 3.13 fails ("failed to solve for timepoint coverage") where a
+    function is called more often than one that is first called later: sliding, full, sliding; not: full, sliding,
+    sliding. There all functions are called equally often.
     """
-    calls = Counter(kinds)
-    return calls[kinds[0]] > min(calls.values()) if kinds else False
+    calls = list(Counter(kinds).values())  # in the order of the first calls
+    size = max(calls, default=1) if calls == sorted(calls) else math.gcd(*calls)
+    seen: Counter[Any] = Counter()
+    groups = []
+    for kind in kinds:
+        groups.append(seen[kind] // size)
+        seen[kind] += 1
+    return groups
 
 
 def slot_shape(sharding: Sharding) -> tuple[int, int]:
@@ -138,12 +146,11 @@ class SubgraphTracer:
             entry, tuple(TensorMeta(shape, torch.int64) for shape in entry.arguments(layout).values())
         )
         self._trace_root(program, layout)
-        layers = {name: stub for name, stub in self.stubs.items() if stub.join is None}
-        is_first_apart = self.sharding.tp > 1 and needs_first_apart([stub.kind for stub in layers.values()])
+        layers = {name: stub.kind for name, stub in self.stubs.items() if stub.join is None}
+        groups = dict(zip(layers, share_functions(list(layers.values())), strict=True)) if self.sharding.tp > 1 else {}
         for name, stub in self.stubs.items():
             if stub.join is None:
-                is_apart = is_first_apart and name == next(iter(layers))
-                program.layers[name] = self._once(entry, stub, self._trace_layer, is_apart)
+                program.layers[name] = self._once(entry, stub, self._trace_layer, groups.get(name, 0))
             elif not LAYER.match(name):
                 program.blocks[name] = self._once(entry, stub, self._trace_block)
         return program
@@ -153,9 +160,9 @@ class SubgraphTracer:
         entry: EntryPoint,
         stub: SubgraphStub,
         trace: Callable[[SubgraphStub, str], Any],
-        is_apart: bool = False,
+        group: int = 0,
     ) -> Any:
-        key = (stub.kind, is_apart)
+        key = (stub.kind, group)
         if key not in self._traced:
             self._traced[key] = trace(stub, f"{entry.name}.{self._next_name(stub)}")
         return self._traced[key]
