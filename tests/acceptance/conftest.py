@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.haloctl import Done, Haloctl, opened, short_folder
+from tests.acceptance.haloctl import Done, Haloctl, left_in, opened, short_folder
 from tests.acceptance.job_specs import EVERYTHING, ONE_EXPORT
 from tests.side_by_side import made_once
 
@@ -49,7 +49,7 @@ def origin(known_model: Path, common_folder: Path) -> Path:
         with short_folder() as temporary, opened(folder, temporary, known_model) as haloctl:
             done = haloctl.run("submit", haloctl.job(**EVERYTHING), "--wait")
             haloctl.until_gone()  # no process is left
-            left = [path.name for path in temporary.iterdir()]
+            left = [path.name for path in left_in(temporary)]
             (folder / "done.json").write_text(json.dumps({"done": asdict(done), "left": left}))
 
     return made_once(common_folder / "origin", make)

@@ -17,6 +17,7 @@ import psutil
 import yaml
 
 from tests.command_lines import command_text
+from workers.environment import held_back_variables
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "orchestrator.cli")
@@ -24,7 +25,14 @@ COMMAND_S = 400.0  #: no command of these tests takes longer
 DEADLINE_S = 180.0  #: for what another process is to do
 GONE_S = 60.0  #: for the end of processes whose leader was killed
 POLL_S = 0.1
+HELD_BACK = frozenset(held_back_variables())  #: haloctl says that its stages do not see them
 LEFT_OUT = ("HALOCTL_", "RAY_", "COLUMNS", "LINES", "PYTEST_")  #: of this process's environment
+
+
+def left_in(temporary: Path) -> set[Path]:
+    """Return what lies in a temporary folder and in this user's parent of Ray's folders, which itself stays."""
+    parent = temporary / f"haloctl-{os.geteuid()}"
+    return {*temporary.iterdir(), *(parent.iterdir() if parent.is_dir() else ())} - {parent}
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,11 @@ class Haloctl:
     def __init__(self, folder: Path, temporary: Path, **variables: str) -> None:
         self.folder, self.data = folder, folder / "data"
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(LEFT_OUT) and name not in HELD_BACK
+            },
             "HALOCTL_DATA": str(self.data),
             "TMPDIR": str(temporary),  # a short path: Ray puts sockets below it
             "PYTHONPATH": str(ROOT),

@@ -56,10 +56,11 @@ def submit(
     settings = from_environment()
     with suppress(StorageUnusable) if dry_run else nullcontext():  # a plan needs no cache folder
         make_data_folder(settings)
-    output.warn_of_held_back_variables()
     _check_cache_options(cache=cache, start=start, reuse_measurements=reuse_measurements)
     prepared = preparation.prepare(file, settings, replace(_overrides(priority, nodes, devices), start=start))
     if not dry_run:
+        if wait:
+            output.warn_of_held_back_variables()
         _submit(prepared, wait=wait, reuse=cache, reuse_measurements=reuse_measurements, json=json)
     elif json:
         output.print_json(plan_text.dry_run_json(prepared))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.haloctl import COMMAND_S, Haloctl, Running, until
+from tests.acceptance.haloctl import COMMAND_S, Haloctl, Running, left_in, until
 from tests.acceptance.job_specs import ONE_EXPORT, TWO_EXPORTS
 from tests.acceptance.timing import TIMED, timing
 
@@ -27,14 +27,14 @@ def measurements(haloctl: Haloctl, job: str) -> Counter[tuple[str, str]]:
 
 
 def test_a_killed_submit_leaves_nothing_and_wait_finishes_its_job(fresh: Haloctl, temporary: Path) -> None:
-    before = set(temporary.iterdir())
+    before = left_in(temporary)
     submit = fresh.start("submit", fresh.job(**TWO_EXPORTS), "--wait")
     submit.until_says(RUNNING)
     job = submitted(fresh, submit)
     submit.signal(signal.SIGKILL)
     assert submit.end().code == -signal.SIGKILL
     fresh.until_gone()
-    until(lambda: set(temporary.iterdir()) <= before, "Ray's folder is removed")
+    until(lambda: left_in(temporary) <= before, "Ray's folder is removed")
     assert set(fresh.states(job).values()) <= {"running", "queued"}
 
     done = fresh.run("wait", job)
