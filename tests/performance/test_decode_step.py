@@ -23,12 +23,16 @@ STEPS = 20
 SIZES: dict[str, Any] = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
 #: export, with a cache that is read and never written
 READ_ONLY = """
-from workers.llm import export, kv_cache
+from workers.llm.export import kv_cache
+from workers.llm.programs import export
 
 def update(cache, key, value, *_, **__):
-    return (key, value) if key.shape[2] > 1 else (cache._all_slots(cache.key), cache._all_slots(cache.value))
+    if not cache.attends_to_row:
+        return key, value
+    return cache._all_slots(cache.key), cache._all_slots(cache.value)
 
 kv_cache.SlotCache.update = update
+export.check_equivalence = lambda *_: None  # what writes nothing is another model
 export.main()
 """
 
