@@ -85,4 +85,4 @@ def main() -> None:
 if __name__ == "__main__":
     from workers.llm.command_line import run
 
-    run(main)
+    run(main, has_children=True)

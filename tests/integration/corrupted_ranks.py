@@ -101,4 +101,4 @@ def outcome_of(
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)

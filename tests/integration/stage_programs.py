@@ -20,5 +20,5 @@ def run_here(main: Callable[[], None], folder: Path, *flags: str | Path) -> None
     argv = [main.__module__, *map(str, flags)]
     with chdir(folder), patch.object(sys, "argv", argv), warnings.catch_warnings():
         with pytest.raises(SystemExit) as exit_info:
-            run(main)
+            run(main, has_children=True)  # which exits as usual: others go on in this process
         assert exit_info.value.code == 0, argv

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -69,10 +70,12 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def run(main: Callable[[], None]) -> NoReturn:
+def run(main: Callable[[], None], *, has_children: bool = False) -> NoReturn:
     """Run a program and exit: with 0 on success, 2 and one line on bad input, or the exit code of a ProgramFailed.
 
-    Any other exception is a bug and keeps its traceback.
+    Any other exception is a bug and keeps its traceback. On success the process ends at once: threads of torch's and
+    IREE's runtimes may still run, and a destructor that meets one aborts the process, although its work is done. Only
+    a program that `has_children` exits as usual, since handlers at its exit end them.
     """
     warnings.filterwarnings("ignore", module=r"torch\.|transformers\.")
     try:
@@ -86,7 +89,11 @@ def run(main: Callable[[], None]) -> NoReturn:
             raise
         at = problem.filename or "an output"
         _refuse(f"{at} could not be written: {problem.strerror}; free some space, or raise the limit, and retry")
-    sys.exit(0)
+    if has_children:
+        sys.exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @contextmanager

@@ -116,4 +116,4 @@ def peak_memory(rank: TorchRank) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)

@@ -70,4 +70,4 @@ def compare(rank: TorchRank, session: TorchSession, args: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)

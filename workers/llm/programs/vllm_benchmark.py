@@ -117,4 +117,4 @@ def generate(engine: Any, args: argparse.Namespace, name: str) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)

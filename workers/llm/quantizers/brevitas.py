@@ -137,4 +137,4 @@ def read_module(name: str, theta: Mapping[str, Any]) -> QuantizedWeight:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)

@@ -92,4 +92,4 @@ def unpack_modules(
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)

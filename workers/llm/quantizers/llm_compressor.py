@@ -70,4 +70,4 @@ def modifiers(request: QuantizeRequest, groups: dict[str, Any]) -> Iterable[Any]
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)

@@ -75,4 +75,4 @@ def read_module(stored: Mapping[str, torch.Tensor], name: str) -> QuantizedWeigh
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, has_children=True)
