@@ -1,7 +1,10 @@
-"""Digests of JSON values."""
+"""Digests: how they look, and those of JSON values."""
 
 import hashlib
 import json
+import re
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def digest_of(value: object) -> str:

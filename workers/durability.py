@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from uuid import uuid4
 
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})  #: by file systems that have no folders to write back
 
@@ -54,6 +55,17 @@ def replace_durably(part: Path, file: Path, disk: Disk = DISK) -> None:
     disk.sync_file(part)
     part.replace(file)
     disk.sync_folder(file.parent)
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file so that readers and other writers never see a part of it; a power cut may undo that."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{uuid4().hex}.part")
+    try:
+        part.write_text(text)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

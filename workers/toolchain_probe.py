@@ -9,11 +9,11 @@ import subprocess
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from uuid import uuid4
 
 from jobs import models
 from jobs.toolchain_table import result_packages
 from jobs.toolchains import DEFAULT, Toolchain
+from workers.durability import write_atomically
 from workers.environment import find_tool, packages_root, stage_environment
 
 COMPILER = "iree-compile"
@@ -92,16 +92,5 @@ def _cached_compiler_flags(cache: Path, version: str) -> frozenset[str]:
     flags = compiler_flags(path)
     if flags:
         with suppress(OSError):  # without a cache it is only slower
-            _write_atomically(file, json.dumps(sorted(flags)))
+            write_atomically(file, json.dumps(sorted(flags)))
     return flags
-
-
-def _write_atomically(file: Path, text: str) -> None:
-    """Write a file so that readers and other writers never see a part of it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".{uuid4().hex}.part")
-    try:
-        part.write_text(text)
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)

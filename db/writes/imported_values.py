@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,13 +14,13 @@ from db.schema import values
 from db.schema.tables import UtcDateTime
 from jobs.axis_words import WORDS_OF_AXES
 from jobs.errors import UnsafePath
+from jobs.hashing import SHA256
 from jobs.metrics import METRICS
 from jobs.paths import path_part
 from jobs.stages import STAGES
 from jobs.state import FailureKind, TaskState
 from jobs.task import Resources
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_QUOTED = 100  #: characters of a value in a message
 MAX_INTEGER, MAX_BIG_INTEGER = 2**31 - 1, 2**63 - 1
 

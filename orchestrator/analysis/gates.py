@@ -27,7 +27,7 @@ TARGET = "target"  #: a gate against quoted numbers
 MAX_DEVICES_NAMED = 2
 
 
-NOISE_UNKNOWN = "nothing tells yet how much it varies"
+NOT_JUDGED = SequentialResult(Verdict.UNJUDGED, 0)
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,15 @@ def decide(
         baselines = {run.place: _baseline(run, history, quoted, gate) for run in cell}
         known = [(run, baseline) for run in cell if (baseline := baselines[run.place])]
         noise = noise_model.noise_of(*cell)
-        if not known or noise is None:
-            decision = _without_baseline(cell[-1], task, gate, history, set(baselines))
-            unknown = replace(decision, missing_because=NOISE_UNKNOWN) if known else decision
-            decisions.append(unknown)
+        if not known:
+            decisions.append(_without_baseline(cell[-1], task, gate, history, set(baselines)))
+            continue
+        run, baseline = known[-1]
+        if noise is None:
+            decisions.append(GateDecision(run, baseline, NOT_JUDGED))
             continue
         excess = [_log_slowdown(run, baseline) for run, baseline in known]
         max_runs = len(known) if is_last else gate.runs  # some may have been disturbed, or elsewhere
-        run, baseline = known[-1]
         result = sequential_test(excess, baseline, noise, gate.slowdown_percent, max_runs, len(cells))
         decisions.append(GateDecision(run, baseline, result, noise.sigma))
     return decisions
@@ -121,9 +122,8 @@ def _without_baseline(
         [] if gate.against == TARGET else [other for other in history if other.series_key[1:4] == run.series_key[1:4]]
     )
     elsewhere = tuple(sorted({other.place for other in same} - places - {run.place}))
-    result = SequentialResult(Verdict.UNJUDGED, 0)
     reason = _failed_baseline(task, gate) or _other_conditions(run, same)
-    return GateDecision(run, None, result, elsewhere=elsewhere, missing_because=reason)
+    return GateDecision(run, None, NOT_JUDGED, elsewhere=elsewhere, missing_because=reason)
 
 
 def _other_conditions(run: MeasuredRun, same: Sequence[MeasuredRun]) -> str:
@@ -199,8 +199,8 @@ def apply_decisions(decisions: Sequence[GateDecision], result: TaskResult) -> Ta
     warnings = [f"gate: passes without another measurement: {_sentence(decision)}" for decision in undecided]
     metrics: dict[str, dict[str, None]] = defaultdict(dict)
     for decision in decisions:
-        if decision.baseline is None:
-            metrics[_no_baseline(decision)][decision.run.metric] = None
+        if decision.result.verdict is Verdict.UNJUDGED:
+            metrics[_why_not_judged(decision)][decision.run.metric] = None
     return passed(result, [*warnings, *(f"gate: {', '.join(names)} passes: {why}" for why, names in metrics.items())])
 
 
@@ -209,9 +209,9 @@ def passed(result: TaskResult, warnings: Sequence[str]) -> TaskResult:
     return replace(result, warnings=(*result.warnings, *warnings))
 
 
-def _no_baseline(decision: GateDecision) -> str:
-    if decision.missing_because == NOISE_UNKNOWN:
-        return NOISE_UNKNOWN
+def _why_not_judged(decision: GateDecision) -> str:
+    if decision.baseline is not None:
+        return "nothing tells yet how much it varies"
     if not decision.elsewhere:
         return f"there is nothing to compare it with{decision.missing_because or ' yet'}"
     named = ", ".join(decision.elsewhere[:MAX_DEVICES_NAMED])

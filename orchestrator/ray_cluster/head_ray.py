@@ -190,19 +190,16 @@ class HeadRay:
 
     def _start_with_state(self) -> None:
         """Start Ray; if its control store was killed meanwhile start it again, then without its state."""
-        try:
-            self._start()
-        except ClusterUnreachable:
-            self._clear()
-            if self.is_interrupted():
-                raise
+        steps: tuple[Callable[[], bool], ...] = (lambda: True, self._set_state_aside)
+        for may_go_on in steps:
             try:
                 self._start()
+                return
             except ClusterUnreachable:
-                if self.is_interrupted() or not self._set_state_aside():
-                    raise
                 self._clear()
-                self._start()
+                if self.is_interrupted() or not may_go_on():
+                    raise
+        self._start()
 
     def _start(self) -> None:
         for folder in (self._state, self._log.parent):

@@ -14,7 +14,7 @@ from typing import Any
 
 from jobs.engines import ENGINES, ProcessLayout, engines_with
 from jobs.errors import JobFileError
-from jobs.hashing import digest_of
+from jobs.hashing import SHA256, digest_of
 from jobs.job_file.spec import JobSpec
 from jobs.models import ModelKind, ModelSource, content_files, shape_file
 from jobs.problems import Problem
@@ -25,7 +25,7 @@ from jobs.toolchains import Toolchain
 from jobs.variants import HALOCTL, Precision, Variant
 from orchestrator.submission import hub
 from orchestrator.submission.job_file import JobFile
-from workers.artifacts.backend import SHA256
+from workers.durability import write_atomically
 from workers.environment import resolve_command
 from workers.inputs.content_digests import ContentDigests, Unsteady, identity_of
 from workers.inputs.planned_inputs import READERS
@@ -208,7 +208,4 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _write(path: Path, facts: Mapping[str, Any]) -> None:
     """Cache an answer; a cache that can't be written is ignored."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".new")
-        unfinished.write_text(json.dumps(facts))
-        unfinished.replace(path)
+        write_atomically(path, json.dumps(facts))

@@ -1,6 +1,5 @@
 """The interface between an artifact store and the place where its files lie: a folder, or a remote file system."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,10 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from jobs.errors import UnsafePath
+from jobs.hashing import SHA256
 from jobs.task import Artifact
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
 READ_ONLY = 0o444
+NONEXISTENT = "0" * 64  #: the digest of what no store has
 
 
 class Soundness(StrEnum):

@@ -10,9 +10,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from jobs.errors import DISK_FULL_ERRNOS, ArtifactLost, StorageUnusable
+from jobs.hashing import SHA256
 from jobs.task import Artifact
 from workers.artifacts import downloads
-from workers.artifacts.backend import READ_ONLY, SHA256, Marker, Soundness, Stored, expect_sha256
+from workers.artifacts.backend import READ_ONLY, Marker, Soundness, Stored, expect_sha256
 from workers.artifacts.streams import BLOCK_BYTES, read_blocks, try_hard_link
 from workers.artifacts.verification_cache import VerificationCache
 from workers.durability import DISK, Disk, replace_durably

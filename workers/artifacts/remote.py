@@ -10,10 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 from jobs.errors import ArtifactLost, StorageUnusable
+from jobs.hashing import SHA256
 from jobs.task import Artifact
 from workers.artifacts import cache as caching
 from workers.artifacts import downloads, file_systems
-from workers.artifacts.backend import SHA256, Marker, Soundness, Stored, expect_sha256
+from workers.artifacts.backend import NONEXISTENT, Marker, Soundness, Stored, expect_sha256
 from workers.artifacts.cache import ArtifactCache
 from workers.artifacts.locations import MARK
 from workers.artifacts.objects import RemoteObjects
@@ -22,7 +23,6 @@ from workers.artifacts.streams import prefetch
 from workers.artifacts.verification_cache import VerificationCache
 
 FILES, PARTS, ASIDE, CLOCK = "sha256", "parts", "damaged", ".clock"
-NONEXISTENT = "0" * 64  #: the digest of nothing
 MANIFEST_ENDING = ".parts"
 TRANSFER_THREADS = 4  #: concurrent transfers of one file
 LOOKUP_THREADS = 16  #: concurrent short requests

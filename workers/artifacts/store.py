@@ -11,14 +11,14 @@ from typing import BinaryIO
 
 from jobs.errors import DISK_FULL_ERRNOS, StorageUnusable
 from jobs.task import Artifact
-from workers.artifacts.backend import Backend, Marker, Soundness, Stored
+from workers.artifacts.backend import NONEXISTENT, Backend, Marker, Soundness, Stored
 from workers.artifacts.folder import FolderBackend
 from workers.artifacts.locations import Location, folder_of
 from workers.artifacts.parts import LIMITS, Limits
 from workers.artifacts.streams import sha256_of
 from workers.artifacts.verification_cache import VerificationCache
 
-NONEXISTENT = Artifact("nothing", "", "0" * 64, -1)  #: what no store has
+NOTHING = Artifact("nothing", "", NONEXISTENT, -1)  #: what no store has
 READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 POLL_S = 0.2  #: between two checks whether a tombstone is gone
 TOMBSTONE_LIFETIME = timedelta(minutes=10)  #: an older one was left by a collector that was killed
@@ -56,7 +56,7 @@ class ArtifactStore:
 
     def expect(self) -> None:
         """Raise StorageUnusable where the store can't be reached or is gone."""
-        self._backend.missing([NONEXISTENT])
+        self._backend.missing([NOTHING])
 
     def expect_writable(self) -> None:
         """Raise StorageUnusable where the store can't be reached, is gone, read-only or full."""

@@ -4,12 +4,11 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 from jobs.paths import path_part
 from jobs.task import Artifact
 from workers.artifacts.streams import sha256_of
-from workers.durability import boot_id
+from workers.durability import boot_id, write_atomically
 
 DAY_S = 24 * 3600.0
 MIN_RECORDED_BYTES = 1 << 20  #: reading a smaller file takes less time than recording that it was read
@@ -43,10 +42,7 @@ class VerificationCache:
         if self._folder is None or stat.st_size < MIN_RECORDED_BYTES:
             return
         with suppress(OSError):  # without the entry the file is only read once more
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f".{uuid4().hex}.part"
-            part.write_text(_identity(stat))
-            part.replace(self._folder / path_part(sha256))
+            write_atomically(self._folder / path_part(sha256), _identity(stat))
 
     def forget(self, sha256: str) -> None:
         """Remove an entry: the file is read before it is used again."""

@@ -18,6 +18,18 @@ DEFAULT_WAIT_S = 4 * 3600.0  #: longer than an outage lasts; shorter than most p
 RETRY_S = 1.0
 
 
+def store_wait_s() -> float:
+    """Return how long files wait for the store; raises BadSetting."""
+    text = os.environ.get(VARIABLE, "")
+    try:
+        wait_s = float(text or DEFAULT_WAIT_S)
+    except ValueError:
+        wait_s = -1.0
+    if not 0 <= wait_s < float("inf"):
+        raise BadSetting(VARIABLE, f"{text!r} is no number of seconds; set it to 0 or more")
+    return wait_s
+
+
 @dataclass
 class Publisher:
     """Publishes what one attempt leaves, and waits for the store as long as it may: its files took longer to make."""
@@ -25,7 +37,7 @@ class Publisher:
     store: ArtifactStore
     cancellation: Cancellation  #: ends the wait
     report: Callable[[str | None], None]  #: told what the store says while files wait for it, and None when that ends
-    wait_s: float = field(default_factory=lambda: store_wait_s())
+    wait_s: float = field(default_factory=store_wait_s)
     _until_s: float | None = None  #: by the monotonic clock; None: the store has taken everything so far
 
     def publish(self, files: Iterable[tuple[Path, str]]) -> tuple[Artifact, ...]:
@@ -48,15 +60,3 @@ class Publisher:
         if self._until_s is None:
             self._until_s = time.monotonic() + self.wait_s
         return self.cancellation.is_requested or time.monotonic() >= self._until_s
-
-
-def store_wait_s() -> float:
-    """Return how long files wait for the store; raises BadSetting."""
-    text = os.environ.get(VARIABLE, "")
-    try:
-        wait_s = float(text or DEFAULT_WAIT_S)
-    except ValueError:
-        wait_s = -1.0
-    if not 0 <= wait_s < float("inf"):
-        raise BadSetting(VARIABLE, f"{text!r} is no number of seconds; set it to 0 or more")
-    return wait_s

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
 from workers.artifacts.streams import read_blocks
-from workers.durability import boot_id
+from workers.durability import boot_id, write_atomically
 
 MIN_RECORDED_BYTES = 1 << 20  #: reading a smaller file takes less time than recording that it was read
 SETTLED_NS = (
@@ -120,6 +119,5 @@ def _recorded(entry: Path, identity: str) -> str | None:
 
 def _record(entry: Path, content: FileContent) -> None:
     with suppress(OSError):  # without the entry the file is only read once more
-        part = entry.with_name(f".{uuid4().hex}.part")
-        part.write_text(json.dumps({"boot": boot_id(), "sha256": content.sha256, "identity": content.identity}))
-        part.replace(entry)
+        fields = {"boot": boot_id(), "sha256": content.sha256, "identity": content.identity}
+        write_atomically(entry, json.dumps(fields))
