@@ -2,13 +2,14 @@
 
 import contextlib
 import io
-import runpy
 import sys
+
+from workers.llm.programs import check
 
 argv = sys.argv
 sys.argv = ["check", "--model=tiny-llama", "--tp", "1", "2"]
 try:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        runpy.run_module("workers.llm.programs.check", run_name="__main__", alter_sys=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        check.main()
 finally:
     sys.argv = argv
