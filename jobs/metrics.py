@@ -28,6 +28,16 @@ METRICS: dict[str, Metric] = {
     "output_tokens_per_s": Metric(
         "benchmark", "tokens/s", is_lower_better=False, title="new tokens of all rows, over a whole generation"
     ),
+    "prefill_j": Metric("benchmark", "J", title="energy that all devices take for one prefill"),
+    "decode_step_j": Metric("benchmark", "J", title="energy that all devices take for one decode step"),
+    "generation_j": Metric("benchmark", "J", title="energy that all devices take for a whole generation"),
+    "prefill_tokens_per_j": Metric("benchmark", "tokens/J", is_lower_better=False),
+    "decode_tokens_per_j": Metric("benchmark", "tokens/J", is_lower_better=False),
+    "output_tokens_per_j": Metric(
+        "benchmark", "tokens/J", is_lower_better=False, title="new tokens of all rows, over a whole generation"
+    ),
+    "power_w": Metric("benchmark", "W", title="power of all devices while a workload is timed"),
+    "power_max_w": Metric("benchmark", "W", title="highest power of all devices while a workload is timed"),
     "torch_compile_s": Metric("benchmark", "s", title="time that torch-compile's first calls take beyond later ones"),
     "host_memory_bytes": Metric("benchmark", "bytes", title="peak resident memory of all ranks together"),
     "device_memory_bytes": Metric("benchmark", "bytes", title="peak memory allocated on all devices together"),

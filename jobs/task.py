@@ -117,12 +117,23 @@ class Artifact:
 
 
 @dataclass(frozen=True)
+class Span:
+    """The time in which a process made the calls that are samples of a measurement, warm-up excluded."""
+
+    begin_s: float  #: Unix time
+    end_s: float
+    calls: int
+    tokens: int  #: processed in all calls
+
+
+@dataclass(frozen=True)
 class Measurement:
     """Samples of one metric (`jobs.metrics.METRICS`) with the context that they were measured in."""
 
     metric: str
     samples: tuple[float, ...]
     context: Mapping[str, Any] = field(default_factory=dict)
+    spans: tuple[Span, ...] = field(default=(), compare=False)  #: one for each process; from them energy is computed
 
 
 @dataclass(frozen=True)

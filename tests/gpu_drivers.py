@@ -33,6 +33,7 @@ class Card:
     persistence: str = "Disabled"
     clock_mhz: int = 1980
     power_cap_w: int = 700
+    power_w: float = 71.2
     thermal_throttle_us: int = 0  #: for which it was slowed by heat since the driver was loaded
     temperature_c: int = 31
 
@@ -93,7 +94,8 @@ for number, card in enumerate(cards):
         "Card Series": card["name"], "Card Model": "0x74a1", "Card SKU": "M3000100",
         "sclk clock speed:": "(345Mhz)", "mclk clock speed:": "(2619Mhz)",
         "Temperature (Sensor junction) (C)": f"{card['temperature_c']}.0",
-        "Current Socket Graphics Package Power (W)": "71.2", "Max Graphics Package Power (W)": str(card["power_cap_w"]),
+        "Current Socket Graphics Package Power (W)": str(card["power_w"]),
+        "Max Graphics Package Power (W)": str(card["power_cap_w"]),
     }
     if card["node_id"] is not None:
         facts["Node ID"] = str(card["node_id"])
@@ -117,7 +119,8 @@ elif sys.argv[1].startswith("--query-gpu="):
             "memory.total": card["total_bytes"] >> 20, "memory.used": card["used_bytes"] >> 20,
             "driver_version": "550.54.15", "persistence_mode": card["persistence"],
             "clocks.applications.graphics": card["clock_mhz"], "clocks.max.graphics": 1980, "clocks.max.memory": 2619,
-            "clocks.sm": 345, "clocks.mem": 2619, "power.draw": "71.20", "power.limit": card["power_cap_w"],
+            "clocks.sm": 345, "clocks.mem": 2619, "power.draw": f"{card['power_w']:.2f}",
+            "power.limit": card["power_cap_w"],
             "temperature.gpu": card["temperature_c"],
             "clocks_event_reasons_counters.sw_thermal_slowdown": card["thermal_throttle_us"],
             "clocks_event_reasons_counters.hw_thermal_slowdown": 0,
@@ -166,6 +169,9 @@ def amdsmi_get_gpu_driver_info(card):
 def amdsmi_get_gpu_metrics_info(card):
     counted = {"accumulation_counter": 1000, "socket_thm_residency_acc": 7, "ppt_residency_acc": 0}
     return {"current_gfxclks": [345, 345], "current_uclk": 2619, "current_socket_power": 71, **counted}
+
+def amdsmi_get_energy_count(card):
+    return {"energy_accumulator": time.time() * 71 / 15.3e-6, "counter_resolution": 15.3, "timestamp": 0}
 
 def amdsmi_get_power_cap_info(card):
     return {"power_cap": card["power_cap_w"] * 10**6, "dpm_cap": 0}
@@ -237,6 +243,9 @@ def nvmlDeviceGetClockInfo(card, kind):
 
 def nvmlDeviceGetPowerUsage(card):
     return 71_200
+
+def nvmlDeviceGetTotalEnergyConsumption(card):
+    return int(time.time() * 71_200)
 
 def nvmlDeviceGetPowerManagementLimit(card):
     return card["power_cap_w"] * 1000

@@ -26,7 +26,7 @@ from jobs.stages.base import (
 from jobs.stages.generation_metrics import Generation, generation_measurements
 from jobs.stages.invoke import PROGRAM_FLAGS
 from jobs.targets import device_flags
-from jobs.task import Command, Measurement, Outcome, Process, Resources
+from jobs.task import Command, Measurement, Outcome, Process, Resources, Span
 from jobs.toolchains import Toolchain
 from jobs.variants import KvCache
 
@@ -178,9 +178,20 @@ def resources(cell: Cell) -> Resources:
 
 def samples_ms(report: Mapping[str, Any]) -> list[float]:
     """Return the time of one call in each repetition of a benchmark's JSON, in the order in which they ran."""
+    return [run["real_time"] * MILLISECONDS[run["time_unit"]] for run in _repetitions(report)]
+
+
+def _repetitions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     runs = [run for run in report["benchmarks"] if run.get("run_type") == "iteration"]
-    runs.sort(key=lambda run: run.get("repetition_index", 0))
-    return [run["real_time"] * MILLISECONDS[run["time_unit"]] for run in runs]
+    return sorted(runs, key=lambda run: run.get("repetition_index", 0))
+
+
+def counted_span(report: Mapping[str, Any], warmup: int, tokens: int, end_s: float) -> Span:
+    """Return the time of all repetitions after the warm-up, which ended when the report was written."""
+    calls = [run.get("iterations", 1) for run in _repetitions(report)[warmup:]]
+    times_ms = samples_ms(report)[warmup:]
+    duration_ms = sum(time_ms * count for time_ms, count in zip(times_ms, calls, strict=True))
+    return Span(end_s - duration_ms / 1e3, end_s, sum(calls), sum(calls) * tokens)
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
@@ -190,11 +201,16 @@ def parse(settings: Settings, folder: Path) -> Outcome:
     """
     measurements: list[Measurement] = []
     for call in timed_calls(settings):
-        samples = [samples_ms(report) for report in _read_reports(settings, call.name, folder)]
-        measurements += _call_measurements(settings, call, samples)
+        reports = _read_reports(settings, call.name, folder)
+        ends_s = [file.stat().st_mtime for file in _report_files(settings, call.name, folder)]
+        spans = [
+            counted_span(report, settings["warmup"], call.tokens, end_s)
+            for report, end_s in zip(reports, ends_s, strict=True)
+        ]
+        measurements += _call_measurements(settings, call, list(map(samples_ms, reports)), tuple(spans))
     for entry in timed_generations(settings):
         processes = [
-            [Generation(times["ttft_ms"], times["steps_ms"]) for times in report["generations"][settings["warmup"] :]]
+            [Generation(**times) for times in report["generations"][settings["warmup"] :]]
             for report in _read_reports(settings, entry.name, folder)
         ]
         workload = {"batch": entry.batch, "prompt_tokens": entry.prompt_tokens, "new_tokens": settings["new_tokens"]}
@@ -203,11 +219,16 @@ def parse(settings: Settings, folder: Path) -> Outcome:
 
 
 def _read_reports(settings: Settings, name: str, folder: Path) -> list[dict[str, Any]]:
-    files = [folder / OUTPUTS / report_name(name, process) for process in range(settings.get("processes", 1))]
-    return [json.loads(file.read_text()) for file in files]
+    return [json.loads(file.read_text()) for file in _report_files(settings, name, folder)]
 
 
-def _call_measurements(settings: Settings, entry: TimedCall, times: list[list[float]]) -> Iterator[Measurement]:
+def _report_files(settings: Settings, name: str, folder: Path) -> list[Path]:
+    return [folder / OUTPUTS / report_name(name, process) for process in range(settings.get("processes", 1))]
+
+
+def _call_measurements(
+    settings: Settings, entry: TimedCall, times: list[list[float]], spans: tuple[Span, ...]
+) -> Iterator[Measurement]:
     warmup = settings["warmup"]
     samples = tuple(sample for of_process in times for sample in of_process[warmup:])
     context = {
@@ -218,7 +239,7 @@ def _call_measurements(settings: Settings, entry: TimedCall, times: list[list[fl
         "groups": [len(of_process) - warmup for of_process in times],
     }
     rate = "prefill_tokens_per_s" if entry.metric == "ttft_ms" else "decode_tokens_per_s"
-    yield Measurement(entry.metric, samples, context)
+    yield Measurement(entry.metric, samples, context, spans)
     yield Measurement(rate, tuple(entry.tokens / (sample / 1e3) for sample in samples), context)
 
 

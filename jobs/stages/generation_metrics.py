@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, quantiles
 from typing import Any, NamedTuple
 
-from jobs.task import Measurement
+from jobs.task import Measurement, Span
 
 
 class Generation(NamedTuple):
@@ -12,6 +12,12 @@ class Generation(NamedTuple):
 
     ttft_ms: float
     steps_ms: Sequence[float]
+    begin_s: float = 0.0  #: Unix time; 0: unknown
+
+    @property
+    def e2e_ms(self) -> float:
+        """How long all of it took."""
+        return self.ttft_ms + sum(self.steps_ms)
 
 
 GenerationsByProcess = Sequence[Sequence[Generation]]  #: for each process its generations, without its warm-up
@@ -26,14 +32,22 @@ def generation_measurements(processes: GenerationsByProcess, workload: Mapping[s
     if not generations:
         return
     context = {**workload, "groups": list(map(len, processes))}
-    e2e_ms = [generation.ttft_ms + sum(generation.steps_ms) for generation in generations]
+    e2e_ms = [generation.e2e_ms for generation in generations]
     tokens = workload["batch"] * (1 + len(generations[0].steps_ms))
     yield Measurement("generation_ttft_ms", tuple(generation.ttft_ms for generation in generations), context)
-    yield Measurement("e2e_ms", tuple(e2e_ms), context)
+    yield Measurement(
+        "e2e_ms", tuple(e2e_ms), context, tuple(_span(process, tokens) for process in processes if process)
+    )
     yield Measurement("output_tokens_per_s", tuple(tokens / (time_ms / 1e3) for time_ms in e2e_ms), context)
     if all(generation.steps_ms for generation in generations):
         for metric, statistic in STEP_STATISTICS.items():
             yield Measurement(metric, tuple(statistic(generation.steps_ms) for generation in generations), context)
+
+
+def _span(generations: Sequence[Generation], tokens: int) -> Span:
+    last = generations[-1]
+    count = len(generations)
+    return Span(generations[0].begin_s, last.begin_s + last.e2e_ms / 1e3, count, count * tokens)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

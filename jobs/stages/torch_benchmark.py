@@ -116,7 +116,7 @@ def _slowest_rank_generations(report: Mapping[str, Any]) -> list[Generation]:
     ttft_ms = [max(prefills) for prefills in zip(*(times["ttft_ms"] for times in times_by_rank), strict=True)]
     generations = zip(*(times["steps_ms"] for times in times_by_rank), strict=True)
     steps_ms = [[max(step) for step in zip(*by_rank, strict=True)] for by_rank in generations]
-    return list(map(Generation, ttft_ms, steps_ms))
+    return list(map(Generation, ttft_ms, steps_ms, times_by_rank[0].get("begin_s", [0.0] * len(ttft_ms))))
 
 
 def _compile_time_s(generations: Sequence[Generation]) -> float:

@@ -87,7 +87,10 @@ def parse_amdsmi(text: str) -> GpuListing:
             used_bytes=parse_int(card["used_bytes"]),
             processes=_processes(card["processes"], parse_int(card["gpu_id"])),
             settings=without_empty({"performance_level": _performance_level(card["performance_level"])}),
-            readings=_amdsmi_readings(card.get("metrics") or {}, card.get("power_cap")),
+            readings={
+                **_amdsmi_readings(card.get("metrics") or {}, card.get("power_cap")),
+                **_amdsmi_energy(card.get("energy") or {}),
+            },
         )
         for position, card in enumerate(cards)
     ]
@@ -101,6 +104,13 @@ def _amdsmi_readings(metrics: Mapping[str, Any], power_cap: object) -> dict[str,
         readings["power_cap_w"] = cap / 1e6 if cap > 1e5 else cap  # some releases report microwatts, some watts
     is_throttled = has_any_bit(metrics.get("indep_throttle_status"), THERMAL_BITS)
     return readings if is_throttled is None else {**readings, "is_thermal_throttled": is_throttled}
+
+
+def _amdsmi_energy(count: Mapping[str, Any]) -> dict[str, float]:
+    """Return the energy counter, which counts steps of some microjoules; releases before 6.2 call it `power`."""
+    steps, step_uj = (parse_number(count.get(key)) for key in ("energy_accumulator", "counter_resolution"))
+    steps = parse_number(count.get("power")) if steps is None else steps
+    return {"energy_j": steps * step_uj / 1e6} if steps and step_uj else {}
 
 
 def parse_rocm_smi(text: str) -> GpuListing:

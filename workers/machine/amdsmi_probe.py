@@ -43,6 +43,7 @@ def describe_gpu(amdsmi: Any, handle: Any) -> dict[str, Any]:
         "used_bytes": query("amdsmi_get_gpu_memory_usage", vram),
         "performance_level": query("amdsmi_get_gpu_perf_level"),
         "metrics": query("amdsmi_get_gpu_metrics_info"),
+        "energy": query("amdsmi_get_energy_count"),
         "power_cap": (query("amdsmi_get_power_cap_info") or {}).get("power_cap"),
         "driver": (query("amdsmi_get_gpu_driver_info") or {}).get("driver_version"),
         "node_id": kfd.get("node_id"),

@@ -10,7 +10,7 @@ from workers.machine.driver_tools import ToolFailed, ToolHung
 from workers.machine.gpu_processes import GpuProcess
 
 #: Ends of the names of readings that count up from when the driver was loaded.
-COUNTER_SUFFIXES = ("_us", "ticks")
+COUNTER_SUFFIXES = ("_us", "ticks", "energy_j")
 #: A driver's bit mask with this value is not supported by the chip.
 UNSUPPORTED_MASKS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 

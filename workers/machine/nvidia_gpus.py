@@ -43,6 +43,7 @@ NVML_READINGS = {
     "memory_clock": ("memory_mhz", 1.0),
     "power_mw": ("power_w", 1e3),
     "power_cap_mw": ("power_cap_w", 1e3),
+    "energy_mj": ("energy_j", 1e3),
     "temperature_c": ("temperature_c", 1.0),
     "thermal_throttle_ns": ("thermal_throttle_us", 1e3),
     "power_throttle_ns": ("power_throttle_us", 1e3),

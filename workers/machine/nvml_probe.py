@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def describe_gpu(pynvml: Any, index: int) -> dict[str, Any]:
-    """Return all that NVML reports of one GPU; clocks in MHz, power in mW, times in ns."""
+    """Return all that NVML reports of one GPU; clocks in MHz, power in mW, energy in mJ, times in ns."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
 
     def query(function: str, *arguments: Any) -> Any:
@@ -62,6 +62,7 @@ def describe_gpu(pynvml: Any, index: int) -> dict[str, Any]:
         "memory_clock": query("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
         "power_mw": query("nvmlDeviceGetPowerUsage"),
         "power_cap_mw": query("nvmlDeviceGetPowerManagementLimit"),
+        "energy_mj": query("nvmlDeviceGetTotalEnergyConsumption"),
         "temperature_c": query("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
         "throttle_reasons": query("nvmlDeviceGetCurrentClocksThrottleReasons"),
         "thermal_throttle_ns": thermal and thermal.violationTime,

@@ -11,6 +11,7 @@ from jobs.task import Device
 from workers.machine import gpus
 from workers.machine.gpu_listing import GpuListing
 from workers.machine.machine_settings import Machine
+from workers.machine.rapl import EnergyCounter, read_energy_counters
 from workers.measurement.foreign_processes import ForeignProcess
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -31,6 +32,8 @@ class HostSnapshot:
     cgroup_throttled_s: float = 0.0  #: for which the container's CPU limit stopped its processes
     listings: tuple[GpuListing, ...] = ()
     readings: Mapping[Device, Mapping[str, float]] = field(default_factory=dict)
+    cpu_energy: Mapping[str, EnergyCounter] = field(default_factory=dict)  #: of CPU packages, where readable
+    unix_offset_s: float = 0.0  #: Unix time minus `at_s`
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class HostSample:
     own_cpu_s: float | None  #: CPU time of the measured processes, from an arbitrary origin; None: unknown
     cgroup_throttled_s: float = 0.0
     readings: Mapping[Device, Mapping[str, float]] = field(default_factory=dict)  #: of the GPUs that report any
+    cpu_energy: Mapping[str, EnergyCounter] = field(default_factory=dict)
     #: By GPU, as far as its processes are reported.
     foreign_processes: Mapping[Device, Sequence[ForeignProcess]] = field(default_factory=dict)
 
@@ -63,6 +67,8 @@ def take_snapshot(devices: Sequence[Device], root: Path = Path("/")) -> HostSnap
         cgroup_throttled_s=cgroup_throttled_s("".join(machine.read("/sys/fs/cgroup/cpu.stat"))),
         listings=listings,
         readings={device: readings.get((gpus.vendor_of(device.kind) or "", device.index), {}) for device in devices},
+        cpu_energy=read_energy_counters(machine),
+        unix_offset_s=time.time() - time.monotonic(),
     )
 
 

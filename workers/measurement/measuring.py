@@ -9,6 +9,7 @@ from typing import Any
 from jobs.task import Attempt, Measurement, Outcome
 from workers.measurement import host_samples
 from workers.measurement.disturbances import WINDOW_S, MeasurementInterval, describe_disturbances
+from workers.measurement.energy import energy_measurements, energy_series
 from workers.measurement.host_samples import HostSnapshot
 from workers.measurement.sampling import Sampler
 from workers.processes.cancellation import Cancellation
@@ -45,6 +46,7 @@ def run_measured(
             result, outcome = run_commands(left_s)
         own_cpu_s = sum(command.process.cpu_s for command in result.commands)
         interval = MeasurementInterval(before, take_snapshot(), own_cpu_s, sampler.samples, window_s)
+        outcome = outcome if attempt.gang else _with_energy(outcome, interval)  # of other nodes nothing is known here
         reason = describe_disturbances(interval, attempt)
         if outcome.failure or not reason or len(disturbed_runs) == max_reruns or cancellation.is_requested:
             break
@@ -56,6 +58,12 @@ def run_measured(
     if vmfb := _vmfb_digest(attempt):
         context["vmfb"] = vmfb
     return result, _with_context(outcome, context, reason, disturbed_runs)
+
+
+def _with_energy(outcome: Outcome, interval: MeasurementInterval) -> Outcome:
+    """Add the energy of the timed calls, where the devices or the machine tell it."""
+    series = energy_series(interval.before, interval.samples, interval.after)
+    return replace(outcome, measurements=(*outcome.measurements, *energy_measurements(outcome.measurements, series)))
 
 
 def _with_context(

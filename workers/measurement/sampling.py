@@ -20,6 +20,7 @@ from jobs.task import Attempt, Device
 from workers.machine import gpus
 from workers.machine.gpu_listing import Gpu
 from workers.machine.machine_settings import Machine
+from workers.machine.rapl import read_energy_counters
 from workers.measurement.foreign_processes import ForeignProcessMonitor
 from workers.measurement.host_samples import HostSample, busy_s, cgroup_throttled_s
 from workers.processes import proc
@@ -82,6 +83,7 @@ class Sampler:
             own_cpu_s=proc.tree_cpu_s(self._supervisor) if self._supervisor else None,
             cgroup_throttled_s=cgroup_throttled_s("".join(machine.read("/sys/fs/cgroup/cpu.stat"))),
             readings={device: gpu.readings for device, gpu in polled.items()},
+            cpu_energy=read_energy_counters(machine),
             foreign_processes=self._monitor.poll(at_s, self._supervisor, polled) if self._monitor else {},
         )
 

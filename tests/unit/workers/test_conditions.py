@@ -92,8 +92,9 @@ def test_gpus_clocks_power_and_heat_are_read_whichever_tool_tells_of_them() -> N
     (by_nvidia,) = parse_nvidia_smi(NVIDIA, processes, SMI_QUERIES[0]).gpus
     assert by_nvidia.readings == {**expected, **counted}
     assert (by_nvidia.used_bytes, by_nvidia.processes) == (512 << 20, (GpuProcess(4711, "python3", 100 << 20),))
-    (by_library,) = parse_amdsmi(json.dumps([library(metrics=MI300X, power_cap=750_000_000)])).gpus
-    counted = {"ticks": 5000.0, "thermal_throttle_ticks": 3.0, "power_throttle_ticks": 40.0}
+    energy = {"energy_accumulator": 2_000_000, "counter_resolution": 15.3, "timestamp": 7}
+    (by_library,) = parse_amdsmi(json.dumps([library(metrics=MI300X, power_cap=750_000_000, energy=energy)])).gpus
+    counted = {"energy_j": 30.6, "ticks": 5000.0, "thermal_throttle_ticks": 3.0, "power_throttle_ticks": 40.0}
     expected = {"mhz": 2000.0, "memory_mhz": 1300.0, "power_w": 613.0, "temperature_c": 72.0, "power_cap_w": 750.0}
     assert by_library.readings == {**expected, **counted}
     (by_tool,) = parse_rocm_smi(json.dumps({"card0": ROCM_SMI})).gpus

@@ -6,8 +6,8 @@ r"""Time whole generations of a model on several ranks, in torch, eager or compi
 Each repetition is a prefill and a greedy decode step for each further token; all ranks begin it together. A rank
 measures the time until the next tokens are known on the host. Writes the report on the first node:
 {"backend", "threads_per_rank", "workloads": [{"batch", "prompt_tokens", "new_tokens"}], "ranks": [{"rank", "host",
-"device", "load_s", "host_memory_bytes", "device_memory_bytes", "times": [{"ttft_ms": [...], "steps_ms": [[...], ...]},
-one for each workload]}]}, warm-up repetitions included.
+"device", "load_s", "host_memory_bytes", "device_memory_bytes", "times": [{"ttft_ms": [...], "steps_ms": [[...], ...],
+"begin_s": [...]}, one for each workload]}]}, warm-up repetitions included; they begin at Unix times.
 """
 
 import argparse
@@ -80,10 +80,11 @@ def time_workload(
     tokens = torch.full((batch, prompt), TOKEN, device=rank.torch_device)
     positions = torch.arange(prompt + new, device=rank.torch_device)[None]
     cache = session.new_cache(batch, prompt + new)
-    ttft_ms, steps_ms = [], []
+    ttft_ms, steps_ms, begin_s = [], [], []
     for _ in range(repetitions):
         cache.reset()
         dist.barrier()
+        begin_s.append(time.time())
         times = [now_ms(rank)]
         chosen = session.step(tokens, positions[:, :prompt], cache).argmax(-1)
         times.append(now_ms(rank))
@@ -95,7 +96,7 @@ def time_workload(
         steps_ms.append(steps)
     summary = f"prefill {ttft_ms[-1]:.2f} ms" + (f", decode {fmean(steps_ms[-1]):.2f} ms" if new > 1 else "")
     print(f"batch {batch}, {prompt} prompt tokens: {summary}", flush=True)
-    return {"ttft_ms": ttft_ms, "steps_ms": steps_ms}
+    return {"ttft_ms": ttft_ms, "steps_ms": steps_ms, "begin_s": begin_s}
 
 
 def now_ms(rank: TorchRank) -> float:

@@ -4,9 +4,9 @@ r"""Time whole generations of a model in vLLM: a batch of requests, step by step
         --new-tokens 32 --repetitions 6 --report outputs/benchmark_bs1_t64.json
 
 A batch's time to first token ends when every request has one; each further token of all requests is a step. Writes
-{"load_s", "vllm", "generations": [{"ttft_ms", "steps_ms"}]}, warm-up included. Prefix caching is off, because every
-prompt is the same. By default vLLM takes most of a device's memory, or of the node's on a CPU; its KV cache is limited
-to twice what the workload needs.
+{"load_s", "vllm", "generations": [{"ttft_ms", "steps_ms", "begin_s"}]}, warm-up included; generations begin at Unix
+times. Prefix caching is off, because every prompt is the same. By default vLLM takes most of a device's memory, or of
+the node's on a CPU; its KV cache is limited to twice what the workload needs.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def generate(engine: Any, args: argparse.Namespace, name: str) -> dict[str, Any]
     vllm: Any = importlib.import_module("vllm")
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=args.new_tokens, ignore_eos=True, detokenize=False)
     prompt = {"prompt_token_ids": [TOKEN] * args.prompt_tokens}
-    times_ns = [time.perf_counter_ns()]
+    begin_s, times_ns = time.time(), [time.perf_counter_ns()]
     for row in range(args.batch):
         engine.add_request(f"{name}-{row}", prompt, sampling)
     counts: dict[str, int] = {}  # new tokens by request
@@ -113,7 +113,7 @@ def generate(engine: Any, args: argparse.Namespace, name: str) -> dict[str, Any]
         raise BadInput(f"vllm returned {len(times_ns) - 1} of {args.new_tokens} tokens in steps of one token a row")
     ttft_ms, *steps_ms = ((after - before) / 1e6 for before, after in pairwise(times_ns))
     print(f"batch {args.batch}, {args.prompt_tokens} prompt tokens: first token after {ttft_ms:.2f} ms", flush=True)
-    return {"ttft_ms": ttft_ms, "steps_ms": steps_ms}
+    return {"ttft_ms": ttft_ms, "steps_ms": steps_ms, "begin_s": begin_s}
 
 
 if __name__ == "__main__":
