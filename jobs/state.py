@@ -126,6 +126,9 @@ POLICIES: dict[FailureKind, Policy] = {
 #: Kinds of failures after which nothing but an attempt's log is stored.
 WITHOUT_RESULTS = frozenset(kind for kind, policy in POLICIES.items() if not policy.keeps_results)
 
+#: Kinds that blame a machine, its driver, its disk or the store: the program has no part in them.
+OF_MACHINES = frozenset(kind for kind, policy in POLICIES.items() if policy.tries != 1) - {FailureKind.INCONCLUSIVE}
+
 #: Kinds of attempts that disappeared. They do not count if the leader disappeared too, which then is the cause.
 GONE = frozenset({FailureKind.NODE_LOST, FailureKind.LEASE_LOST, FailureKind.REQUEUED})
 #: Those that the task itself can cause, by taking down the leader's machine.

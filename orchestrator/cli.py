@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "results.compare",
     "trend": "results.trend",
     "report": "results.report",
+    "usage": "results.usage",
     "reproduce": "reruns.reproduce",
     "verify": "reruns.verify",
     "bisect": "reruns.bisect",

@@ -73,6 +73,7 @@ def test_answers_have_no_hidden_characters_and_no_forged_rows(haloctl: Run, job:
     for command in (
         ("list",), ("list", "--csv"), ("show", job), ("show", f"{job}-01"), ("matrix", job), ("matrix", "--markdown"),
         ("query", "SELECT * FROM jobs"), ("query", "SELECT * FROM jobs", "--csv"), ("why", f"{job}-01"), ("report",),
+        ("usage",), ("usage", "--by", "job,model", "--csv"),
         ("query", "SELECT * FROM tasks", "--markdown"), ("query", 'SELECT 1 AS "a\x1b[2J\nb"'), ("list", "--json"),
         ("query", "SELECT name, x FROM jobs\x1b[2J"), ("show", "\x1b[2J"), ("nonsense\x1b[2J",),
         ("report", "-o", "r.html"), ("matrix", "--svg", "m.svg"), ("import", "remove", "\u202e"), ("logs", f"{job}-01"),

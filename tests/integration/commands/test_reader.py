@@ -64,6 +64,7 @@ def test_reading_commands_need_no_more_than_the_readers_role(haloctl: Command, j
         ("query", "SELECT job, done FROM jobs"),
         ("query", "SELECT count(*) FROM changes"),
         ("report", "--output", "report.html"),
+        ("usage", "--by", "node"),
         ("logs", f"{job}-04"),
     ):
         done = haloctl(*command)
