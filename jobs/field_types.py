@@ -157,6 +157,4 @@ VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_len
 EnvironmentVariables = Annotated[
     dict[VariableName, Annotated[Text, BeforeValidator(_variable_value)]], Field(max_length=limits.MAX_VALUES)
 ]
-CompilerFlags = Annotated[
-    list[Annotated[Text, Field(pattern=r"^--[\w-]+(=.*)?$")]], Field(max_length=limits.MAX_VALUES)
-]
+ToolFlags = Annotated[list[Annotated[Text, Field(pattern=r"^--[\w-]+(=.*)?$")]], Field(max_length=limits.MAX_VALUES)]

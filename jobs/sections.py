@@ -9,7 +9,6 @@ from jobs import limits
 from jobs.field_types import (
     Baseline,
     Batch,
-    CompilerFlags,
     Count,
     FileName,
     OneOrMore,
@@ -18,6 +17,7 @@ from jobs.field_types import (
     Text,
     TimedMetric,
     Tokens,
+    ToolFlags,
     Windows,
 )
 from jobs.input_files import InputFile
@@ -92,6 +92,9 @@ class BenchmarkSection(Section):
     """Repetitions of a run that other load on the machine disturbed."""
     exclusive: bool | None = Field(default=None, validation_alias=AliasChoices("exclusive", "quiet"))
     """Whether the node runs nothing else meanwhile; by default only on the target `cpu`. Its old name is `quiet`."""
+    flags: ToolFlags = []
+    """Flags of IREE's runtime that change how fast programs run, such as `--hip_use_streams=false` or
+    `--task_topology_group_count=8`; for the engine `iree`."""
     on: BenchmarkPlacement = BenchmarkPlacement.ANY
     """Where each variant is timed: once on any node with room, all in one place, or on each node or device."""
 
@@ -121,8 +124,40 @@ class TorchSection(Section):
 class CompileSection(Section):
     """How iree-compile is called."""
 
-    flags: CompilerFlags = []
+    flags: ToolFlags = []
     """Flags of iree-compile that change how code is generated, added to those of the target."""
+
+
+SharkDtype = Literal["float32", "float16", "bfloat16"]
+
+
+class SharktankSection(Section):
+    """Options of the exporter `sharktank`, under its own names."""
+
+    activation_dtype: SharkDtype | None = None
+    """Number format of activations; by default the variant's."""
+    attention_dtype: SharkDtype | None = None
+    """Number format inside of attention; by default that of the variant's activations."""
+    kv_cache_dtype: SharkDtype | None = None
+    """Number format of keys and values; by default that of the variant's activations."""
+    attention_kernel: Literal["torch", "decomposed", "sharktank"] | None = None
+    """Attention kernel; by default `torch` for `attention: sdpa` and `decomposed` for `attention: eager`."""
+    bs_prefill: OneOrMore[Batch] | None = None
+    """Batch sizes of prefill; by default those of the workload."""
+    bs_decode: OneOrMore[Batch] | None = None
+    """Batch sizes of decode; by default those of the workload. Numerics and whole generations are of the sizes that
+    prefill and decode both have."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The options that are set, but for the batch sizes."""
+        options = self.model_dump(exclude={"bs_prefill", "bs_decode"}, exclude_none=True)
+        return {name: str(value) for name, value in options.items()}
+
+    def batches(self, workload: WorkloadSection) -> dict[str, list[int]]:
+        """Return the batch sizes of prefill and decode where they are set apart from the workload's."""
+        sizes = {"bs_prefill": self.bs_prefill, "bs_decode": self.bs_decode}
+        return {name: sorted(size or workload.batch) for name, size in sizes.items()} if any(sizes.values()) else {}
 
 
 class GateSection(Section):

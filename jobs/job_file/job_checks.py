@@ -14,8 +14,10 @@ from jobs.job_file.variant_checks import variant_problems
 from jobs.metrics import METRICS
 from jobs.models import ModelSource
 from jobs.problems import Key, Problem
+from jobs.runtime_flags import is_runtime_flag, runtime_flag_problem
 from jobs.stages import STAGES
 from jobs.stages.base import Model
+from jobs.stages.shark_export import SHARKTANK
 from jobs.targets import TARGETS
 from jobs.task import Node
 from jobs.toolchain_table import find_toolchain, stages_of_toolchain, toolchain_for
@@ -144,6 +146,19 @@ def _torch(spec: JobSpec, toolchains: Specs) -> Problem | None:
     return None
 
 
+def _sharktank(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    section = spec.sharktank
+    is_used = any(variant.exporter == SHARKTANK for variant in spec.variants.unnamed)
+    for key in sorted(section.model_fields_set) if not is_used else ():
+        message = "is an option of the exporter sharktank, and no variant has it"
+        return Problem.at("sharktank", key, message=message)
+    batches = section.batches(spec.workload)
+    if batches and not set(batches["bs_prefill"]) & set(batches["bs_decode"]):
+        message = "prefill and decode need a batch size that both have, of which numerics is"
+        return Problem(message, (("sharktank", "bs_prefill"), ("sharktank", "bs_decode")))
+    return None
+
+
 def _inductor(spec: JobSpec, toolchains: Specs) -> Problem | None:
     for name, value in spec.torch.inductor.items():
         if reason := inductor_problem(name, value):
@@ -199,6 +214,7 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
     _quantize,
     _placement,
     _torch,
+    _sharktank,
     _inductor,
     _toolchains,
 )
@@ -215,12 +231,26 @@ def job_problem(spec: JobSpec, toolchains: Specs) -> Problem | None:
 
 
 def flags_problem(spec: JobSpec, site_flags: Collection[str]) -> Problem | None:
-    """Return the first of the compiler's flags that a job file can't set; `site_flags` are names that a site allows."""
-    places: list[tuple[Key, Sequence[str]]] = [(("compile", "flags"), spec.compile.flags)]
-    places += [(("variants", "flags", name), flags) for name, flags in spec.variants.flags.items()]
-    for key, flags in places:
+    """Return the first flag that a job file can't set; `site_flags` are names of the compiler's that a site allows."""
+
+    def problem_of_either(flag: str) -> str | None:
+        name = flag.partition("=")[0]
+        is_for_runtime = is_runtime_flag(flag) or (
+            "_" in name and name not in site_flags
+        )  # as the runtime's are spelled
+        return runtime_flag_problem(flag) if is_for_runtime else problem_of_compiler(flag)
+
+    def problem_of_compiler(flag: str) -> str | None:
+        return flag_problem(flag, site_flags)
+
+    places: list[tuple[Key, Sequence[str], Callable[[str], str | None]]] = [
+        (("compile", "flags"), spec.compile.flags, problem_of_compiler),
+        (("benchmark", "flags"), spec.benchmark.flags, runtime_flag_problem),
+        *((("variants", "flags", name), flags, problem_of_either) for name, flags in spec.variants.flags.items()),
+    ]
+    for key, flags, problem_of in places:
         for index, flag in enumerate(flags):
-            if reason := flag_problem(flag, site_flags):
+            if reason := problem_of(flag):
                 return Problem.at(*key, index, message=reason)
     return None
 

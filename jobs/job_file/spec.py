@@ -27,6 +27,7 @@ from jobs.sections import (
     GateSection,
     NumericsSection,
     QuantizeSection,
+    SharktankSection,
     TorchSection,
     WorkloadSection,
 )
@@ -69,6 +70,8 @@ class JobSpec(Section):
     """Options of the stage `quantize`."""
     compile: CompileSection = CompileSection()
     """Options of the stage `compile`."""
+    sharktank: SharktankSection = SharktankSection()
+    """Options of the exporter `sharktank`."""
     torch: TorchSection = TorchSection()
     """Options of the torch engines."""
     numerics: NumericsSection = NumericsSection()

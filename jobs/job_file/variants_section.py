@@ -12,7 +12,6 @@ from jobs.engines import ENGINES
 from jobs.exporters import EXPORTERS
 from jobs.field_types import (
     AllowedNames,
-    CompilerFlags,
     Degree,
     EnvironmentVariables,
     Nodes,
@@ -23,6 +22,7 @@ from jobs.field_types import (
     TargetName,
     Text,
     ToolchainName,
+    ToolFlags,
     sets_of_variables,
 )
 from jobs.job_file.expansion import expand
@@ -86,9 +86,10 @@ class VariantsSection(Section):
     """What makes low-precision weights and scales."""
     exporter: OneOrMore[ExporterName] = [HALOCTL]
     """What makes a program of the model."""
-    flags: Annotated[dict[SetName, CompilerFlags], Field(min_length=1, max_length=limits.MAX_VALUES)] = {DEFAULT: []}
-    """Named sets of compiler flags, each added to `compile.flags`: `{default: [], o3: [--iree-opt-level=O3]}`. The name
-    stands in the variant's name."""
+    flags: Annotated[dict[SetName, ToolFlags], Field(min_length=1, max_length=limits.MAX_VALUES)] = {DEFAULT: []}
+    """Named sets of flags, each added to `compile.flags`, those of the runtime to `benchmark.flags`:
+    `{default: [], o3: [--iree-opt-level=O3], one-core: [--task_topology_group_count=1]}`. The name stands in the
+    variant's name."""
     env: Annotated[
         dict[SetName, EnvironmentVariables],
         BeforeValidator(sets_of_variables),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # commands that only read need no pydantic
         CompileSection,
         NumericsSection,
         QuantizeSection,
+        SharktankSection,
         TorchSection,
         WorkloadSection,
     )
@@ -93,6 +94,8 @@ class StageOptions(Protocol):
     @property
     def compile(self) -> "CompileSection": ...  # noqa: D102
     @property
+    def sharktank(self) -> "SharktankSection": ...  # noqa: D102
+    @property
     def torch(self) -> "TorchSection": ...  # noqa: D102
     @property
     def numerics(self) -> "NumericsSection": ...  # noqa: D102
@@ -108,6 +111,11 @@ class Cell:
     variant: Variant
     model: Model
     torch_options: frozenset[str] = frozenset()  #: keys of the section `torch` that the variant's engine reads
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the variant's named set, for the compiler and for the runtime."""
+        return tuple(self.spec.variants.flags.get(self.variant.flags, ()))
 
     def variables(self, *, is_measured: bool) -> dict[str, str]:
         """Return the environment variables for a stage; where only outputs count, those that may change these."""

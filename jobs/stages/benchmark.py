@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.process_order import ProcessOrder, count_processes, order_processes, report_name
+from jobs.process_order import ProcessOrder, order_processes, report_name
+from jobs.runtime_flags import is_runtime_flag
 from jobs.stages.base import (
     INPUTS,
     OUTPUTS,
@@ -81,28 +82,45 @@ def settings(cell: Cell) -> dict[str, Any]:
         "new_tokens": workload.new_tokens,
         "generations": cell.spec.benchmark.generations,
         **sampling_settings(cell),
+        **runtime_settings(cell),
         **({"kv_cache": KvCache.PAGED.value} if cell.variant.kv_cache is KvCache.PAGED else {}),
     }
+
+
+def runtime_settings(cell: Cell) -> dict[str, list[str]]:
+    """Return the runtime's flags of the job and of the variant's named set, if there are any."""
+    flags = [*cell.spec.benchmark.flags, *filter(is_runtime_flag, cell.flags)]
+    return {"flags": flags} if flags else {}
+
+
+def batches_of(settings: Settings, kind: str) -> list[int]:
+    """Return the batch sizes of prefills (`bs_prefill`) or decode steps (`bs_decode`)."""
+    batches: list[int] = settings.get(kind, settings["batch"])
+    return batches
 
 
 def timed_calls(settings: Settings) -> Iterator[TimedCall]:
     """Yield every entry point to time; a decode step is timed at the first position after its prompt."""
     is_paged = settings.get("kv_cache") == KvCache.PAGED
-    for batch, prompt in product(settings["batch"], settings["prompt_tokens"]):
+    prefills, decodes = batches_of(settings, "bs_prefill"), batches_of(settings, "bs_decode")
+    for batch, prompt in product(sorted({*prefills, *decodes}), settings["prompt_tokens"]):
         table = (f"@{INPUTS}/export/block_table_bs{batch}.npy",) if is_paged else ()
-        yield TimedCall(
-            f"prefill_bs{batch}_t{prompt}", batch, prompt, "ttft_ms", f"prefill_bs{batch}_t{prompt}",
-            (f"{batch}x{prompt}xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch * prompt,
-        )  # fmt: skip
-        yield TimedCall(
-            f"decode_bs{batch}_t{prompt}", batch, prompt, "itl_ms", f"decode_bs{batch}",
-            (f"{batch}x1xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch,
-        )  # fmt: skip
+        if batch in prefills:
+            yield TimedCall(
+                f"prefill_bs{batch}_t{prompt}", batch, prompt, "ttft_ms", f"prefill_bs{batch}_t{prompt}",
+                (f"{batch}x{prompt}xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch * prompt,
+            )  # fmt: skip
+        if batch in decodes:
+            yield TimedCall(
+                f"decode_bs{batch}_t{prompt}", batch, prompt, "itl_ms", f"decode_bs{batch}",
+                (f"{batch}x1xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch,
+            )  # fmt: skip
 
 
 def timed_generations(settings: Settings) -> Iterator[TimedGeneration]:
     """Yield every workload of which whole generations are timed; none if the job wants no generations."""
-    for batch, prompt in product(settings["batch"], settings["prompt_tokens"]) if settings.get("generations") else ():
+    batches = [batch for batch in batches_of(settings, "bs_prefill") if batch in batches_of(settings, "bs_decode")]
+    for batch, prompt in product(batches, settings["prompt_tokens"]) if settings.get("generations") else ():
         yield TimedGeneration(f"generation_bs{batch}_t{prompt}", batch, prompt)
 
 
@@ -116,7 +134,8 @@ def ordered_entries(settings: Settings) -> list[tuple[TimedCall | TimedGeneratio
 
 def count_commands(settings: Settings) -> int:
     """Return how many commands there are: a prefill, a decode step and perhaps generations of each workload."""
-    return count_processes(settings, 3 if settings.get("generations") else 2)
+    entries = len(list(timed_calls(settings))) + len(list(timed_generations(settings)))
+    return entries * int(settings.get("processes", 1))
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
@@ -148,6 +167,7 @@ def _time_call(settings: Settings, entry: TimedCall, process: int, call_flags: C
             "iree-benchmark-module",
             f"--module={INPUTS}/compile/model.vmfb",
             *device_flags(settings["target"], device_count(settings)),
+            *settings.get("flags", ()),
             *call_flags(settings, entry),
             f"--benchmark_repetitions={settings['warmup'] + settings['repetitions']}",
             f"--benchmark_min_time={SAMPLE_TIME_S}s",
@@ -163,6 +183,7 @@ def _time_generation(settings: Settings, entry: TimedGeneration, process: int) -
         "generate",
         *PROGRAM_FLAGS,
         *device_flags(settings["target"], device_count(settings)),
+        *(f"--runtime-flag={flag}" for flag in settings.get("flags", ())),
         f"--batch={entry.batch}",
         f"--prompt-tokens={entry.prompt_tokens}",
         f"--new-tokens={settings['new_tokens']}",

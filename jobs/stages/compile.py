@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs.runtime_flags import is_runtime_flag
 from jobs.stages.base import (
     INPUTS,
     OUTPUTS,
@@ -39,7 +40,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     return {
         "target": cell.variant.target,
         **parallelism_settings(cell.variant),
-        "flags": [*cell.spec.compile.flags, *cell.spec.variants.flags.get(cell.variant.flags, ())],
+        "flags": [*cell.spec.compile.flags, *(flag for flag in cell.flags if not is_runtime_flag(flag))],
         "prefill_rows": max(workload.batch) * max(workload.prompt_tokens),
         "decode_rows": max(workload.batch),
         **({"precision": precision.value} if precision in QUANTIZED else {}),

@@ -18,8 +18,8 @@ FIRST_DEVICE = (
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """Return the workload."""
-    return {"exporter": SHARKTANK, **benchmark.settings(cell)}
+    """Return the workload, with the batch sizes of prefill and decode where they differ."""
+    return {"exporter": SHARKTANK, **benchmark.settings(cell), **cell.spec.sharktank.batches(cell.spec.workload)}
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:

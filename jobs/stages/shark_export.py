@@ -1,5 +1,6 @@
 """Export on the SHARK route: sharktank exports the program, under the toolchain that has it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ def settings(cell: Cell) -> dict[str, Any]:
         "batch": sorted(workload.batch),
         "prompt_tokens": sorted(workload.prompt_tokens),
         "cache_tokens": workload.cache_tokens,
+        **cell.spec.sharktank.batches(workload),
+        **({"sharktank": cell.spec.sharktank.values} if cell.spec.sharktank.values else {}),
         **({"is_quantized": True} if quantize.is_planned(cell) else {}),
     }
 
@@ -41,9 +44,17 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             f"--attention={settings['attention']}",
             *([f"--dataset={DATASET}"] if "is_quantized" in settings else []),
             *workload_flags(settings),
+            *(f"--{name.replace('_', '-')}={value}" for name, value in settings.get("sharktank", {}).items()),
+            *_batch_flags(settings),
             f"--cache-length={settings['cache_tokens']}",
         )
     ]
+
+
+def _batch_flags(settings: Settings) -> Iterator[str]:
+    for name in ("bs_prefill", "bs_decode"):
+        if name in settings:
+            yield from (f"--{name.replace('_', '-')}", *map(str, settings[name]))
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:

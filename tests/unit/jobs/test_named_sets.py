@@ -40,6 +40,19 @@ def test_flags_go_to_the_compiler_beside_those_of_all() -> None:
     assert "export tiny-llama-FP16-TP1+tiny-llama-FP16-TP1-o3" in planned, "an export has no flags: it is done once"
 
 
+def test_flags_of_the_runtime_are_for_what_is_timed_and_compiled_once() -> None:
+    sets = {"default": [], "one-core": ["--task_topology_group_count=1"], "o3": ["--iree-opt-level=O3"]}
+    planned = tasks(variants={"flags": sets}, benchmark={"flags": ["--module_mode=mmap"]})
+    stem = "tiny-llama-FP16-TP1"
+    assert planned[f"compile {stem}+{stem}-one-core"].settings["flags"] == []
+    assert planned[f"benchmark {stem}"].settings["flags"] == ["--module_mode=mmap"]
+    timed = planned[f"benchmark {stem}-one-core"].settings
+    step, *_, generation = (command.argv for command in commands_of("benchmark", timed, TOOLCHAIN))
+    assert {"--module_mode=mmap", "--task_topology_group_count=1"} < set(step)
+    assert "--runtime-flag=--task_topology_group_count=1" in generation
+    assert "flags" not in tasks()[f"benchmark {stem}"].settings
+
+
 def test_what_changes_results_is_in_every_stage_and_what_changes_speed_in_those_that_measure() -> None:
     planned = tasks(variants={"env": SETS["env"]}, env={"MKL_CBWR": "AVX2"})
     shared = planned["export tiny-llama-FP16-TP1+tiny-llama-FP16-TP1-spin"]

@@ -91,6 +91,37 @@ def test_a_benchmark_takes_its_inputs_from_what_export_wrote() -> None:
     assert {"--parameters=model=inputs/export/model.irpa", "--flagfile=inputs/export/prefill_bs1_t64.flags"} < set(argv)
 
 
+def test_sharktanks_own_options_are_passed_on_and_batches_of_prefill_and_decode_may_differ() -> None:
+    options = {"attention_dtype": "float32", "attention_kernel": "sharktank", "bs_decode": [1, 8]}
+    made = planned(PIPELINE, sharktank=options)
+    argv = argv_of(made, "export", 1)
+    assert {"--attention-dtype=float32", "--attention-kernel=sharktank"} < set(argv)
+    assert argv[argv.index("--bs-prefill") :] == ("--bs-prefill", "1", "--bs-decode", "1", "8", "--cache-length=96")
+    task = next(task for task in made.tasks if task.stage == "benchmark")
+    stage = stage_of("benchmark", task.settings)
+    commands = stage.commands(task.settings, TOOLCHAIN)
+    timed = [command.argv[-1] for command in commands]
+    names = ["prefill_bs1_t64", "decode_bs1_t64", "decode_bs8_t64", "generation_bs1_t64"]
+    assert [word.rpartition("/")[2] for word in timed] == [f"{name}.json" for name in names]
+    assert stage.count_commands(task.settings) == len(timed)
+    entries = list(entry_points([1], [1, 8], [64], pages_of(SERVICE, 8, 96)))
+    assert [entry["name"] for entry in entries] == ["prefill_bs1", "decode_bs1", "decode_bs8"]
+
+
+@pytest.mark.parametrize(
+    ("variants", "options", "says"),
+    [
+        ({}, {"attention_dtype": "float32"}, "is an option of the exporter sharktank, and no variant has it"),
+        (PIPELINE, {"bs_prefill": 2, "bs_decode": 8}, "need a batch size that both have"),
+    ],
+)
+def test_options_of_sharktank_without_a_meaning_are_refused(
+    variants: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    spec = JobSpec.model_validate({"name": "x", "model": "tiny-llama", "variants": variants, "sharktank": options})
+    assert says in str(job_problem(spec, TOOLCHAINS))
+
+
 def test_times_of_a_pipeline_on_gpus_say_what_is_in_them(tmp_path: Path) -> None:
     variants = {**PIPELINE, "target": ["cpu", "mi300x"]}
     has_warnings = {}
@@ -129,7 +160,7 @@ def test_a_variants_folder_calls_one_function_with_prompts_of_each_length() -> N
         "prompt_tokens": [64, 128],
         "parameter_scope": "model",
         "parameter_files": ["model.irpa"],
-        "entry_points": list(entry_points([1], [128, 64], pages)),
+        "entry_points": list(entry_points([1], [1], [128, 64], pages)),
         "pages": pages,
     }
     names = [call.name for call in variant_layout.calls(config)]

@@ -1,12 +1,16 @@
 """Job files set options of compilers that change generated code, and no others."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from jobs.compiler_flags import COMPILER_FLAGS, flag_problem
 from jobs.inductor_options import INDUCTOR_OPTIONS, inductor_problem
 from jobs.job_file.job_checks import flags_problem, job_problem
+from jobs.runtime_flags import RUNTIME_FLAGS
 from jobs.stages.compile import UNPACKED_IN_PLACE
 from jobs.targets import TARGETS
 from jobs.toolchain_table import TOOLCHAINS
@@ -76,6 +80,38 @@ def test_no_name_in_the_table_is_that_of_a_flag_for_files_or_programs() -> None:
     assert [name for name in COMPILER_FLAGS if DANGEROUS.search(name) and name not in links] == []
     of_files = re.compile(r"_path$|(?<!pro)file$|_dir$|cxx|_home|log$")
     assert [name for name in INDUCTOR_OPTIONS if of_files.search(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "flag", "reason"),
+    [
+        ("benchmark", "--hip_use_streams=true", None),
+        ("benchmark", "--task_topology_nodes=0,2", None),
+        ("benchmark", "--task_topology_group_count=all", "should have a whole number, not 'all'"),
+        ("benchmark", "--hip_dylib_path=./evil.so", "is not among the runtime's flags"),
+        ("benchmark", "--executable_plugin=./evil.so", "is not among the runtime's flags"),
+        ("benchmark", "--device=hip://1", "is not among the runtime's flags"),
+        ("benchmark", "--device_profiling_output=/tmp/x", "is not among the runtime's flags"),
+        ("benchmark", "--iree-opt-level=O3", "is not among the runtime's flags"),
+        ("compile", "--hip_use_streams=true", "is not among the flags"),
+        ("variants", "--hip_use_stream=true", "did you mean --hip_use_streams?"),
+        ("variants", "--hip_use_streams=true", None),
+    ],
+)
+def test_flags_of_the_runtime_change_its_speed_and_nothing_else(key: str, flag: str, reason: str | None) -> None:
+    flags: object = {"a": [flag]} if key == "variants" else [flag]
+    problem = flags_problem(spec_of(**{key: {"flags": flags}}), ())
+    assert (problem is None) == (reason is None)
+    if problem and reason:
+        assert reason in problem.message
+        assert problem.keys[0][:2] == (key, "flags")
+
+
+def test_the_runtime_has_every_flag_of_the_table() -> None:
+    tool = Path(sys.executable).with_name("iree-benchmark-module")
+    described = subprocess.run([tool, "--help"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    known = set(re.findall(r"^(?:# )?(--\w+)=", described.stdout, re.MULTILINE))
+    assert set(RUNTIME_FLAGS) - known == set()
 
 
 def test_a_site_allows_names_and_still_no_paths() -> None:

@@ -111,7 +111,7 @@ def measure_reference(
     """Return a trial for each prefill entry point, and the reference's losses on the windows."""
     trials = []
     for entry in program["entry_points"]:
-        if entry["kind"] == "prefill":
+        if entry["kind"] == "prefill" and entry["batch"] in program["batch_sizes"]:
             print(f"reference: {entry['name']}, then {args.new_tokens} tokens", flush=True)
             prompts = windows[: entry["batch"], : entry["prompt_tokens"]]
             trials.append(make_trial(reference, prompts, args.new_tokens))

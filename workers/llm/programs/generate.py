@@ -17,7 +17,7 @@ import torch
 
 from workers.llm.command_line import add_generation_arguments, run
 from workers.llm.programs.invoke import add_program_arguments
-from workers.llm.runtime.iree_session import IreeSession
+from workers.llm.runtime.iree_session import IreeSession, set_runtime_flags
 from workers.llm.runtime.shark_session import load_session
 
 TOKEN = 5  #: every token of the prompt: times do not depend on it
@@ -27,6 +27,7 @@ def main() -> None:
     """Time the workload of the command line."""
     args = parse_arguments()
     started = time.perf_counter()
+    set_runtime_flags(args.runtime_flag)
     session = load_session(args.program, args.module, args.device)
     load_s = time.perf_counter() - started
     generations = [generate(session, args.batch, args.prompt_tokens, args.new_tokens) for _ in range(args.repetitions)]
@@ -42,6 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.llm.programs.generate", description=__doc__.split("\n")[0])
     add_program_arguments(parser)
     add_generation_arguments(parser)
+    parser.add_argument("--runtime-flag", action="append", default=[], help="a flag of IREE's runtime; may be repeated")
     return parser.parse_args()
 
 

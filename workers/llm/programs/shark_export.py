@@ -41,7 +41,7 @@ OUTPUTS = Path("outputs")
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 LOW_BIT_DTYPES = {"fp8": "float32", "int8": "float32"}  #: Brevitas exports the rest in f32
 KERNELS = {"sdpa": "torch", "eager": "decomposed"}
-KINDS = ("prefill", "decode")
+DTYPE_OPTIONS = ("activation", "attention", "kv_cache")
 MLIR, PARAMETERS = "model.mlir", "model.irpa"
 
 
@@ -62,7 +62,7 @@ def main() -> None:
         imported = time.monotonic()
         run_sharktank(args, irpa, Path(scratch, "sharktank.json"))
         service = json.loads(Path(scratch, "sharktank.json").read_text())
-    pages = pages_of(service, max(args.batch), args.cache_length)
+    pages = pages_of(service, max(*args.bs_prefill, *args.bs_decode), args.cache_length)
     write_json(OUTPUTS / "config.json", program_config(args, model, pages))
     write_flags(args, pages)
     report: dict[str, Any] = {
@@ -92,7 +92,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=positive_int, nargs="+", required=True)
     parser.add_argument("--prompt-tokens", type=positive_int, nargs="+", required=True)
     parser.add_argument("--cache-length", type=positive_int, required=True)
-    return parser.parse_args()
+    for part in DTYPE_OPTIONS:
+        parser.add_argument(
+            f"--{part.replace('_', '-')}-dtype", choices=DTYPES.values(), help="by default the precision"
+        )
+    parser.add_argument("--attention-kernel", help="of sharktank; by default that of --attention")
+    for kind in ("prefill", "decode"):
+        parser.add_argument(f"--bs-{kind}", type=positive_int, nargs="+", help="batch sizes; by default --batch")
+    args = parser.parse_args()
+    args.bs_prefill, args.bs_decode = (sorted(sizes or args.batch) for sizes in (args.bs_prefill, args.bs_decode))
+    return args
 
 
 def import_model(model: LocalModel, folder: Path, precision: str, irpa: Path) -> None:
@@ -111,25 +120,33 @@ def import_model(model: LocalModel, folder: Path, precision: str, irpa: Path) ->
 def run_sharktank(args: argparse.Namespace, irpa: Path, config: Path) -> None:
     """Run sharktank's own export. Raises ProgramFailed when it fails."""
     dtype = {**DTYPES, **LOW_BIT_DTYPES}[args.precision]
-    batches = ",".join(map(str, sorted(args.batch)))
     argv = [sys.executable, "-m", "sharktank.examples.export_paged_llm_v1", f"--irpa-file={irpa}"]
     argv += [f"--output-mlir={OUTPUTS / MLIR}", f"--output-config={config}"]
-    argv += [f"--bs-prefill={batches}", f"--bs-decode={batches}", f"--block-seq-stride={STRIDE}"]
+    argv += [f"--bs-{kind}={','.join(map(str, sizes))}" for kind, sizes in batches_by_kind(args).items()]
+    argv += [f"--block-seq-stride={STRIDE}"]
     argv += [f"--pipeline-parallelism-size={args.pp}"]
-    argv += [f"--{part}-dtype={dtype}" for part in ("activation", "attention", "kv-cache")]
-    argv += [f"--attention-kernel={KERNELS[args.attention]}", "--use-hf", "--prefill-final-logits"]
+    for part in DTYPE_OPTIONS:
+        argv += [f"--{part.replace('_', '-')}-dtype={getattr(args, f'{part}_dtype') or dtype}"]
+    argv += [f"--attention-kernel={args.attention_kernel or KERNELS[args.attention]}"]
+    argv += ["--use-hf", "--prefill-final-logits"]
     process = subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)
     if process.returncode:
         raise ProgramFailed(f"sharktank's export ended with {process.returncode}", 1)
 
 
+def batches_by_kind(args: argparse.Namespace) -> dict[str, list[int]]:
+    """Return the batch sizes of prefill and of decode."""
+    return {"prefill": args.bs_prefill, "decode": args.bs_decode}
+
+
 def write_flags(args: argparse.Namespace, pages: Pages) -> None:
     """Write a .flags file for each workload of prefill and decode."""
-    for kind, batch, prompt_tokens in product(KINDS, args.batch, args.prompt_tokens):
-        entry = timed(kind, batch, prompt_tokens, pages)
-        path = OUTPUTS / f"{entry['label']}.flags"
-        with os_errors_naming(path):
-            path.write_text(flags(entry))
+    for kind, batches in batches_by_kind(args).items():
+        for batch, prompt_tokens in product(batches, args.prompt_tokens):
+            entry = timed(kind, batch, prompt_tokens, pages)
+            path = OUTPUTS / f"{entry['label']}.flags"
+            with os_errors_naming(path):
+                path.write_text(flags(entry))
 
 
 def program_config(args: argparse.Namespace, model: LocalModel, pages: Pages) -> dict[str, Any]:
@@ -144,13 +161,13 @@ def program_config(args: argparse.Namespace, model: LocalModel, pages: Pages) ->
         "tp": 1,
         "pp": args.pp,
         "devices": args.pp,
-        "batch_sizes": sorted(args.batch),
+        "batch_sizes": sorted({*args.bs_prefill} & {*args.bs_decode}),
         "prompt_tokens": sorted(args.prompt_tokens),
         "cache_length": args.cache_length,
         "vocab_size": model.config.vocab_size,
         "parameter_scope": "model",
         "parameter_files": [PARAMETERS],
-        "entry_points": list(entry_points(args.batch, args.prompt_tokens, pages)),
+        "entry_points": list(entry_points(args.bs_prefill, args.bs_decode, args.prompt_tokens, pages)),
         "pages": pages,
         "versions": {package: importlib.metadata.version(package) for package in packages},
     }

@@ -2,6 +2,7 @@
 
 import json
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,16 @@ class IreeSession:
             _load(index, folder / name)
         provider = index.create_provider(scope=self.program["parameter_scope"])
         return [iree.runtime.create_io_parameters_module(self._instance, provider)]
+
+
+def set_runtime_flags(flags: Sequence[str]) -> None:
+    """Set flags of the runtime, as its tools take them, before devices are opened. Raises BadInput."""
+    try:
+        iree.runtime.flags.parse_flags(*flags)
+    except ValueError as error:
+        raise BadInput(
+            f"this release of IREE's runtime refuses a flag: {str(error).rpartition(';')[2].strip()}"
+        ) from None
 
 
 def _load(index: Any, path: Path) -> None:

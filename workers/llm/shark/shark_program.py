@@ -1,6 +1,7 @@
 """The inputs of a program that sharktank exported: tokens, and the pages of keys and values that its caller owns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 STRIDE = 16  #: tokens of a page
@@ -41,14 +42,16 @@ def page_table(pages: Pages, batch: int, blocks: int) -> list[list[int]]:
     return [[1 + row * pages["blocks_of_row"] + block for block in range(blocks)] for row in range(batch)]
 
 
-def entry_points(batches: Iterable[int], prompts: Sequence[int], pages: Pages) -> Iterator[dict[str, Any]]:
+def entry_points(
+    prefill_batches: Iterable[int], decode_batches: Iterable[int], prompts: Sequence[int], pages: Pages
+) -> Iterator[dict[str, Any]]:
     """Yield the entry points with their inputs.
 
     One prefill serves prompts of any length; a decode step is at the first position after the longest prompt.
     """
-    for batch in sorted(batches):
-        for tokens in sorted(prompts):
-            yield {**timed("prefill", batch, tokens, pages), "prompt_tokens": tokens}
+    for batch, tokens in product(sorted(prefill_batches), sorted(prompts)):
+        yield {**timed("prefill", batch, tokens, pages), "prompt_tokens": tokens}
+    for batch in sorted(decode_batches):
         yield {**timed("decode", batch, max(prompts), pages), "label": f"decode_bs{batch}"}
 
 
