@@ -24,8 +24,6 @@ _NAMES: Mapping[Kind, str] = {
     choice("any", "low", "efficiency", "high", "performance"): "task_topology_performance_level",
     choice("compact", "scatter"): "task_topology_distribution",
     choice("latency", "throughput", "efficiency"): "task_topology_favor",
-    choice("preload", "mmap"): "module_mode",
-    choice("preload", "file"): "parameter_mode",
 }
 
 RUNTIME_FLAGS: dict[str, Kind] = {f"--{name}": kind for kind, names in _NAMES.items() for name in names.split()}

@@ -42,13 +42,13 @@ def test_flags_go_to_the_compiler_beside_those_of_all() -> None:
 
 def test_flags_of_the_runtime_are_for_what_is_timed_and_compiled_once() -> None:
     sets = {"default": [], "one-core": ["--task_topology_group_count=1"], "o3": ["--iree-opt-level=O3"]}
-    planned = tasks(variants={"flags": sets}, benchmark={"flags": ["--module_mode=mmap"]})
+    planned = tasks(variants={"flags": sets}, benchmark={"flags": ["--task_worker_spin_us=10"]})
     stem = "tiny-llama-FP16-TP1"
     assert planned[f"compile {stem}+{stem}-one-core"].settings["flags"] == []
-    assert planned[f"benchmark {stem}"].settings["flags"] == ["--module_mode=mmap"]
+    assert planned[f"benchmark {stem}"].settings["flags"] == ["--task_worker_spin_us=10"]
     timed = planned[f"benchmark {stem}-one-core"].settings
     step, *_, generation = (command.argv for command in commands_of("benchmark", timed, TOOLCHAIN))
-    assert {"--module_mode=mmap", "--task_topology_group_count=1"} < set(step)
+    assert {"--task_worker_spin_us=10", "--task_topology_group_count=1"} < set(step)
     assert "--runtime-flag=--task_topology_group_count=1" in generation
     assert "flags" not in tasks()[f"benchmark {stem}"].settings
 
