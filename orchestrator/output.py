@@ -63,13 +63,10 @@ def print_message(text: str) -> None:
 
 def warn_of_held_back_variables() -> None:
     """Tell which variables of this process its stages do not see although they would change results."""
-    from workers.environment import SITE_VARIABLES, held_back_variables
+    from workers.environment import held_back_warning
 
-    if names := held_back_variables():
-        print_message(
-            f"stages do not see {', '.join(names)}, which would change results: set them with `env` in job files, or "
-            f"add their names to {SITE_VARIABLES}"
-        )
+    if warning := held_back_warning():
+        print_message(warning)
 
 
 def print_error(text: str) -> None:

@@ -10,6 +10,7 @@ HALOCTL_RAY_ADDRESS        HOST:PORT of a Ray cluster for `haloctl head` to use;
 HALOCTL_TOOLCHAINS         a file with the site's own toolchains; default: there are none
 HALOCTL_COMPILER_FLAGS     names of further flags of iree-compile that job files may set, with blanks between them;
                            default: those that jobs.compiler_flags lists
+HALOCTL_LOG_JSON           1: heads, nodes and agents log objects of JSON, one in each line
 HALOCTL_CPU_DEVICES        how many logical CPU devices a node has; default 8
 HALOCTL_STAGE_VARIABLES    names of further environment variables that stages of a node see; default: those that
                            jobs.environment_variables lists

@@ -133,6 +133,16 @@ def held_back_variables(inherited: Mapping[str, str] = os.environ) -> list[str]:
     )
 
 
+def held_back_warning() -> str | None:
+    """Return what people should know of these variables; None if there are none."""
+    if not (names := held_back_variables()):
+        return None
+    return (
+        f"stages do not see {', '.join(names)}, which would change results: set them with `env` in job files, or "
+        f"add their names to {SITE_VARIABLES}"
+    )
+
+
 def site_variables(inherited: Mapping[str, str] = os.environ) -> frozenset[str]:
     """Return the names of the variables that the site adds to the table."""
     return frozenset(re.split(r"[,\s]+", inherited.get(SITE_VARIABLES, ""))) - {""}

@@ -1,5 +1,6 @@
 """Open databases, and begin the transactions that all queries and writes run in."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,12 +33,16 @@ class Database:
         self._readers = self._engine.execution_options(**READING[self._engine.dialect.name])
         self._polls = self._engine.execution_options(**POLLING[self._engine.dialect.name])
         self._watch: PoolProxiedConnection | None = None
+        self.observe: Callable[[str, float], None] = lambda kind, duration_s: None
+        """Called with `read` or `write` and the duration of each transaction that was completed."""
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Run a read-only transaction, which sees one consistent snapshot; raises DatabaseUnreachable."""
+        began = time.monotonic()
         with translate_errors(self.url), self._readers.begin() as connection:
             yield connection
+        self.observe("read", time.monotonic() - began)
 
     @contextmanager
     def writing(self, *, survives_power_cut: bool = True) -> Iterator[Connection]:
@@ -45,11 +50,13 @@ class Database:
 
         What does not have to survive a power cut is committed without waiting for the disk, where that can be chosen.
         """
+        began = time.monotonic()
         engine = self._engine if survives_power_cut else self._polls
         with translate_errors(self.url), engine.begin() as connection:
             yield connection
             if self._engine.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"NOTIFY {CHANNEL}")
+        self.observe("write", time.monotonic() - began)
 
     @contextmanager
     def session(self) -> Iterator[Any]:

@@ -14,7 +14,10 @@ from db.schema.ids import find_job
 from db.writes.changes import ChangeAction
 from jobs.state import ACTIVE, FailureKind
 
-OF_NODES = (ChangeAction.DRAIN, ChangeAction.RESUME, ChangeAction.QUARANTINE, ChangeAction.RELEASE)
+OF_NODES = (
+    *(ChangeAction.UP, ChangeAction.DOWN, ChangeAction.DRAIN, ChangeAction.RESUME),
+    *(ChangeAction.QUARANTINE, ChangeAction.RELEASE),
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,7 @@ def read_events(database: Database, wanted: EventFilter) -> list[EventRow]:
     """
     with database.reading() as connection:
         events = [_event(row) for row in connection.execute(_select_events(connection, wanted))]
-        of_tasks = wanted.job is not None
-        changes = [] if of_tasks else [_change(row) for row in connection.execute(_select_changes(wanted))]
+        changes = [_change(row) for row in connection.execute(_select_changes(connection, wanted))]
     rows = list(merge(reversed(events), reversed(changes), key=lambda row: row.at))
     return rows[-wanted.limit :] if wanted.limit else rows
 
@@ -84,9 +86,11 @@ def _select_events(connection: Connection, wanted: EventFilter) -> Select[Any]:
     )
 
 
-def _select_changes(wanted: EventFilter) -> Select[Any]:
+def _select_changes(connection: Connection, wanted: EventFilter) -> Select[Any]:
     changes = tables.changes.c
     conditions: list[ColumnElement[bool]] = []
+    if wanted.job is not None:
+        conditions += [changes.action == ChangeAction.PRUNE, changes.subject == find_job(connection, wanted.job)]
     if wanted.node is not None:
         is_device = changes.subject.startswith(f"{wanted.node}/", autoescape=True)
         conditions.append(or_(changes.subject == wanted.node, is_device))

@@ -23,6 +23,8 @@ class ChangeAction(StrEnum):
     RESUME = "resume"
     QUARANTINE = "quarantine"
     RELEASE = "release"
+    UP = "up"
+    DOWN = "down"
     ADD_SCHEDULE = "add schedule"
     REMOVE_SCHEDULE = "remove schedule"
     PAUSE_SCHEDULE = "pause schedule"
@@ -31,6 +33,7 @@ class ChangeAction(StrEnum):
     REMOVE_TARGET = "remove target"
     IMPORT = "import"
     REMOVE_IMPORT = "remove import"
+    PRUNE = "prune"
     LOCK_TOOLCHAIN = "lock toolchain"
 
 

@@ -30,9 +30,14 @@ def record(connection: Connection, at: datetime, up: Sequence[Node], not_ready: 
     known_rows = {
         row.id: row for row in connection.execute(select(tables.nodes).order_by(tables.nodes.c.id).with_for_update())
     }
-    gone = [{"_id": name} for name, row in known_rows.items() if row.is_up and name not in names]
+    gone = [name for name, row in known_rows.items() if row.is_up and name not in names]
     if gone:
-        connection.execute(update(tables.nodes).where(tables.nodes.c.id == bindparam("_id")).values(is_up=False), gone)
+        query = update(tables.nodes).where(tables.nodes.c.id == bindparam("_id")).values(is_up=False)
+        connection.execute(query, [{"_id": name} for name in gone])
+    come = [name for name in names if name not in known_rows or not known_rows[name].is_up]
+    for action, those in ((ChangeAction.DOWN, gone), (ChangeAction.UP, come)):
+        for name in sorted(those):
+            changes.record(connection, action, name)
     rows = {node.id: _node_row(at, node) | {"not_ready_reason": not_ready.get(node.id)} for node in up}
     _insert(
         connection, tables.nodes, [row | {"first_seen_at": at} for name, row in rows.items() if name not in known_rows]

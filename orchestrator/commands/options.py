@@ -30,6 +30,10 @@ Artifact = Annotated[
     str, typer.Argument(help="A file's sha256, a unique prefix of it, or TASK/NAME.", metavar="SHA256|TASK/NAME")
 ]
 
+LogJson = Annotated[
+    bool, typer.Option("--log-json", help="Log objects of JSON, one in each line; default: HALOCTL_LOG_JSON=1.")
+]
+
 Job = Annotated[str | None, typer.Option("--job", help="Id of a job, or a unique prefix.")]
 Model = Annotated[str | None, typer.Option("--model", help="A model, or a pattern: 'llama*'.")]
 Variant = Annotated[str | None, typer.Option("--variant", help="A variant, or a pattern: '*-FP8-*'.")]

@@ -100,7 +100,7 @@ def follow(
     `show` gets the job's tasks when something was written, `say` messages for people.
     """
     interrupts.wake = loop.wakeup.set
-    view, outages, storage = JobView(context, job, show), OutageReporter(say, PATIENCE_S), OutageReporter(say)
+    view, outages, storage = JobView(context, job, show), OutageReporter(say, say, PATIENCE_S), OutageReporter(say, say)
     absence = LeaderAbsence(context, loop, say, "waiting")
     while True:
         try:

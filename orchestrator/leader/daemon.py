@@ -12,14 +12,17 @@ from jobs.task import Node
 from orchestrator.context import Context
 from orchestrator.interrupts import catch_signals
 from orchestrator.leader.loop import run_leader
+from orchestrator.leader.statistics import Statistics
 from orchestrator.ray_cluster import ray_commands, ray_token
 from orchestrator.ray_cluster.head_ray import ExternalRay, HeadRay, RayCluster
 from orchestrator.ray_executor import RayExecutor
 from orchestrator.settings import Settings
+from workers import daemon_log
 
 SIGNAL_S = 5.0  #: for a call of Ray to come back after a signal
 
-Say = Callable[[str], None]
+logger = daemon_log.logger(__name__)
+
 Restart = Callable[[str, int | None], NoReturn]  #: gets the reason, and what the leader's lock needs to be kept
 
 
@@ -33,7 +36,8 @@ class HeadExecutor(RayExecutor):
 
     def nodes(self) -> Sequence[Node]:
         """Return the live nodes. Raises ClusterUnreachable."""
-        self._ray.ensure()
+        if self._ray.ensure():
+            logger.warning("Ray at %s had lost a process, and was restarted", self._ray.address)
         return super().nodes()
 
     def _lose_ray(self, error: BaseException) -> None:
@@ -45,11 +49,11 @@ class HeadExecutor(RayExecutor):
         self._restart("Ray does not answer", self._lock.keep())
 
 
-def choose_ray(settings: Settings, host: str, port: int, address: str | None, say: Say) -> RayCluster:
+def choose_ray(settings: Settings, host: str, port: int, address: str | None) -> RayCluster:
     """Return the Ray to lead on, and use its token in this process. Raises BadSetting for an invalid host."""
     if not any(name in os.environ for name in (ray_token.FILE_VARIABLE, *ray_token.VARIABLES)):
         ray_token.ensure_token(settings.data)
-    token = ray_token.token_environment(settings.data, None, say)
+    token = ray_token.token_environment(settings.data, None)
     ray_token.use(token)
     os.environ.update(ray_commands.FIXED)
     if address := address or settings.ray_address:
@@ -74,12 +78,12 @@ def resolve_host(given: str) -> str:
 def run_head(
     context: Context,
     ray: RayCluster,
-    say: Say,
     restart: Restart,
     *,
     standby: bool,
     leaves_running: bool,
     kept_lock: int | None,
+    statistics: Statistics,
 ) -> None:
     """Lead until a signal comes. Raises AlreadyLeading when somebody leads and `standby` does not allow to wait.
 
@@ -92,17 +96,18 @@ def run_head(
         ray.ensure()
         has_led = True
         for line in join_instructions(ray.address, context.settings):
-            say(line)
+            logger.info("%s", line)
         return HeadExecutor(context.settings, ray, lock, restart)
 
     try:
         with catch_signals(forces_end_after_s=SIGNAL_S) as interrupts:
             ray.is_interrupted = lambda: interrupts.came is not None
             run_leader(
-                *(context, make_executor, interrupts, say),
+                *(context, make_executor, interrupts),
                 standby=standby,
                 leaves_running=leaves_running,
                 kept_lock=kept_lock,
+                statistics=statistics,
             )
             if has_led and not leaves_running:
                 ray.end()

@@ -18,6 +18,7 @@ from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import TaskResult
 from orchestrator.analysis.gating import apply_gates
 from orchestrator.executor import Executor
+from orchestrator.formatting import format_count
 from orchestrator.leader.backoff import TaskBackoff
 from orchestrator.leader.cache import OutputCache
 from orchestrator.leader.held_attempts import HeldAttempts
@@ -25,11 +26,15 @@ from orchestrator.leader.isolation import failures_of_each
 from orchestrator.leader.launch import Launcher
 from orchestrator.leader.maintenance import LOGS_EVERY_S, Maintenance
 from orchestrator.leader.schedules import Schedules
+from orchestrator.leader.statistics import Statistics
 from orchestrator.leader.toolchain_builds import ToolchainBuilds
 from orchestrator.leader.toolchain_locks import Resolver, ToolchainLocks
 from orchestrator.leader.transitions import apply_transitions, with_states
 from orchestrator.scheduler import decision
 from orchestrator.scheduler.decision import Start, Wait
+from workers import daemon_log
+
+logger = daemon_log.logger(__name__)
 
 TICK_S = 1.0
 DECIDE_EVERY_S = 10.0
@@ -48,6 +53,7 @@ class Head:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = utc_now
     schedules: Schedules | None = None  #: submitted when they are due
+    statistics: Statistics = field(default_factory=Statistics)
     _term: int | None = None
     _has_started: bool = False  #: the executor has started the term
     _results: list[TaskResult] = field(default_factory=list)  #: collected, and not stored yet
@@ -58,8 +64,8 @@ class Head:
 
     def __post_init__(self) -> None:
         """Make the parts of the loop."""
-        self._attempts = HeldAttempts(self.store, self.executor)
-        self._maintenance = Maintenance(self.store, self.executor, self.clock)
+        self._attempts = HeldAttempts(self.store, self.executor, self.statistics)
+        self._maintenance = Maintenance(self.store, self.executor, self.clock, self.statistics)
         self._backoff = TaskBackoff(self.clock)
         self._locks = ToolchainLocks(self.store, self.resolver, self.clock)
         self._builds = ToolchainBuilds(self.executor)
@@ -134,6 +140,9 @@ class Head:
         if self._term is None:
             self._term = self.store.start_term(self.kind, socket.gethostname(), os.getpid())
         running = self.store.snapshot().running
+        logger.info(
+            "term %d begins, with %s running", self._term, format_count(len(running), "attempt"), term=self._term
+        )
         self.executor.start_term(self._term, running)
         self._attempts.adopt(running)
         self.cache.clear()
@@ -152,11 +161,10 @@ class Head:
         """Store what was collected; what an error leaves unstored is tried again."""
         results, has_results = self._results, bool(self._results)
         if has_results:
-            self.store.finish(self._gated(results))
+            self._attempts.finish(self._gated(results))
             for result in results:
                 if result.failure and result.failure.kind is FailureKind.STORE_UNUSABLE:
                     self._backoff.note_store_fault(task_of(result.attempt), result.failure.message)
-            self._attempts.forget([result.attempt for result in results])
             self._results = []
             if any(result.lost for result in results):
                 self.cache.clear()
@@ -184,8 +192,11 @@ class Head:
     def _reconcile_and_decide(self, *, starts: bool) -> bool:
         snapshot = self.store.snapshot()
         has_moved = self._attempts.reconcile(snapshot)
+        snapshot = self.statistics.snapshot = self.store.snapshot() if has_moved and starts else snapshot
         if starts:
-            has_moved |= self._decide(self.store.snapshot() if has_moved else snapshot)
+            began = time.monotonic()
+            has_moved |= self._decide(snapshot)
+            self.statistics.decisions.add(time.monotonic() - began)
             self._decide_at = self.clock() + DECIDE_EVERY_S
         return has_moved
 

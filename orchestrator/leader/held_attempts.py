@@ -7,7 +7,12 @@ from db.store import RunningAttempt, Snapshot, Store
 from jobs.state import Failure, FailureKind, TaskState
 from jobs.task import Attempt, Place, TaskResult
 from orchestrator.executor import Executor
+from orchestrator.leader.statistics import Statistics
+from workers import daemon_log
+from workers.attempts.attempt_log import log_end
 from workers.failures import LostFile, of_lost
+
+logger = daemon_log.logger(__name__)
 
 LEASE_LOST = Failure(FailureKind.LEASE_LOST, "no process runs it any more")
 NEVER_STARTED = Failure(FailureKind.REQUEUED, "it was not started: the head lost the database or the cluster then")
@@ -19,6 +24,7 @@ class HeldAttempts:
 
     store: Store
     executor: Executor
+    statistics: Statistics
     started: set[str] = field(default_factory=set)  #: all in the database; some were never dispatched
     _dispatched: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
@@ -64,15 +70,15 @@ class HeldAttempts:
 
     def fail(self, attempts: Sequence[RunningAttempt], failure: Failure) -> None:
         """End attempts without a result."""
-        self._finish([TaskResult(attempt.id, attempt.epoch, failure) for attempt in attempts])
+        self.finish([TaskResult(attempt.id, attempt.epoch, failure) for attempt in attempts])
 
     def fail_undispatched(self, failures: Mapping[str, Failure], attempts: Mapping[str, Attempt]) -> None:
         """End those of the attempts that never ran."""
-        self._finish([TaskResult(id_, attempts[id_].epoch, failure) for id_, failure in failures.items()])
+        self.finish([TaskResult(id_, attempts[id_].epoch, failure) for id_, failure in failures.items()])
 
     def fail_without_inputs(self, lost: Mapping[str, Sequence[LostFile]], attempts: Mapping[str, Attempt]) -> None:
         """End those of the attempts whose inputs the artifact store has lost."""
-        self._finish(
+        self.finish(
             [
                 TaskResult(id_, attempts[id_].epoch, of_lost(files), lost=tuple(file.artifact for file in files))
                 for id_, files in lost.items()
@@ -86,8 +92,20 @@ class HeldAttempts:
             return result
         return replace(result, failure=Failure(FailureKind.REQUEUED, why))
 
-    def forget(self, attempts: Iterable[str]) -> None:
-        """Forget attempts whose results are stored."""
+    def finish(self, results: Sequence[TaskResult]) -> None:
+        """Store results, log them, and forget their attempts."""
+        if not results:
+            return
+        states = self.store.finish(results)
+        for result in results:
+            if result.attempt in states:
+                self.statistics.ended(result)
+                places = self._dispatched.get(result.attempt, ())
+                nodes = "+".join(place.node for place in places) or "no node"
+                log_end(logger, result, nodes, states[result.attempt])
+        self._forget([result.attempt for result in results])
+
+    def _forget(self, attempts: Iterable[str]) -> None:
         for attempt in attempts:
             self._dispatched.pop(attempt, None)
             self._requeued.pop(attempt, None)
@@ -112,8 +130,3 @@ class HeldAttempts:
         if attempt not in self._cancelled:
             self._cancelled.add(attempt)
             self.executor.cancel(attempt)
-
-    def _finish(self, results: Sequence[TaskResult]) -> None:
-        if results:
-            self.store.finish(results)
-            self.forget([result.attempt for result in results])

@@ -14,6 +14,10 @@ from orchestrator.leader.cache import OutputCache
 from orchestrator.leader.held_attempts import HeldAttempts
 from orchestrator.leader.isolation import failures_of_each
 from orchestrator.scheduler.decision import Start
+from workers import daemon_log
+from workers.attempts.attempt_log import log_start
+
+logger = daemon_log.logger(__name__)
 
 
 @dataclass
@@ -87,6 +91,9 @@ class Launcher:
             in_flight = executor.in_flight()
             self._requeue({id_: str(error) for id_ in attempts if id_ not in in_flight}, attempts)
             raise
+        for id_, attempt in attempts.items():
+            if id_ not in failed and id_ not in refused:
+                log_start(logger, attempt)
         self.attempts.fail_undispatched(failed, attempts)
         self._requeue(refused, {id_: attempt for id_, attempt in attempts.items() if id_ not in failed})
 

@@ -16,12 +16,16 @@ from orchestrator.leader.cache import OutputCache
 from orchestrator.leader.head import Head
 from orchestrator.leader.outages import OutageReporter
 from orchestrator.leader.schedules import Schedules
+from orchestrator.leader.statistics import Statistics
 from orchestrator.leader.wakeup import WakeupEvent
 from orchestrator.times import format_time
 from orchestrator.toolchains import site_toolchains
 from orchestrator.toolchains.resolving import UvResolver
+from workers import daemon_log
 from workers.processes.proc import is_alive
 from workers.toolchain_probe import probe_toolchain
+
+logger = daemon_log.logger(__name__)
 
 ELECTION_EVERY_S = 0.1  #: between two tries to win the lead: nothing tells that a leader is gone
 WATCH_S = 1.0
@@ -81,8 +85,9 @@ class LeaderLoop:
         time.sleep(max(self._next_step_at - time.monotonic(), 0.0))
         began = time.monotonic()
         happened = head.step(starts=starts)
+        now = time.monotonic()
+        head.statistics.stepped(now - began)
         if happened and head.executor.in_flight():
-            now = time.monotonic()
             self._next_step_at = now + min(now - began, MAX_BREATH_S)
         return happened
 
@@ -140,28 +145,30 @@ def run_leader(
     context: Context,
     make_executor: Callable[[ProcessLock], Executor],
     interrupts: Interrupts,
-    say: Callable[[str], None],
     *,
     standby: bool,
     leaves_running: bool = False,
     kept_lock: int | None = None,
+    statistics: Statistics | None = None,
 ) -> None:
     """Lead until a signal comes; then requeue what runs, or leave it to the next head.
 
     `make_executor` is called each time that this process becomes the leader, and the executor is closed or detached by
-    the end. `say` gets one line for each change: who leads, what is unreachable and when that is over. Raises
-    AlreadyLeading with the leader's name when somebody leads and `standby` does not allow to wait. `kept_lock` is what
-    the leader's lock said when this process replaced its program, `make_executor` is given the means to do so again.
+    the end. It logs who leads, what is unreachable and when that is over. Raises AlreadyLeading with the leader's name
+    when somebody leads and `standby` does not allow to wait. `kept_lock` is what the leader's lock said when this
+    process replaced its program, `make_executor` is given the means to do so again. `statistics` are kept up to date.
     """
+    statistics = statistics or Statistics()
     toolchain = probe_toolchain(context.settings.cache)
     resolver = UvResolver(context.settings, toolchain)
 
     def make_head() -> Head:
         """Make a head; it leads over a store that can't be written at the moment, too."""
         cache = OutputCache(context.store, context.artifacts, toolchain)
-        schedules = Schedules(context.database, lambda: site_toolchains.read_toolchains(context.settings), say)
+        schedules = Schedules(context.database, lambda: site_toolchains.read_toolchains(context.settings))
+        executor = make_executor(loop.leader_lock)
         return Head(
-            context.store, make_executor(loop.leader_lock), cache, resolver, LeaderKind.HEAD, schedules=schedules
+            *(context.store, executor, cache, resolver, LeaderKind.HEAD), schedules=schedules, statistics=statistics
         )
 
     loop = LeaderLoop(context, make_head, resign=Head.detach)
@@ -171,7 +178,7 @@ def run_leader(
     try:
         if not standby:
             _expect_no_leader(context, loop)
-        _step_until_interrupted(loop, context, interrupts, say)
+        _step_until_interrupted(loop, context, interrupts, statistics)
         if leaves_running:
             loop.detach()
     except BaseException:
@@ -181,22 +188,21 @@ def run_leader(
         loop.close()
 
 
-def _step_until_interrupted(
-    loop: LeaderLoop, context: Context, interrupts: Interrupts, say: Callable[[str], None]
-) -> None:
-    outages = OutageReporter(say)
+def _step_until_interrupted(loop: LeaderLoop, context: Context, interrupts: Interrupts, statistics: Statistics) -> None:
+    outages = OutageReporter(logger.warning, logger.info)
     last_role = ""
     while not interrupts.came:
         try:
             with interrupts.expected():
                 happened = loop.step()
             outages.recovered()
+            statistics.set_leading(loop.is_leading)
             role = "leads" if loop.is_leading else f"stands by: {format_leader(context)} leads"
         except (DatabaseUnreachable, ClusterUnreachable, StorageUnusable) as error:
             loop.pause(outages.failed(error), interrupts)
             continue
         if role != last_role:
-            say(role)
+            logger.info("%s", role)
             last_role = role
         if not happened:
             loop.wait(WATCH_S)

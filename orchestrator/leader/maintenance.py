@@ -1,5 +1,6 @@
 """What a head does beside running tasks: records nodes as they come and go, and copies logs that are followed."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -7,6 +8,10 @@ from db.reads import reports
 from db.store import Store
 from jobs.task import LogChunk, Node
 from orchestrator.executor import Executor
+from orchestrator.leader.statistics import Statistics
+from workers import daemon_log
+
+logger = daemon_log.logger(__name__)
 
 NODES_EVERY_S = 30.0
 LOGS_EVERY_S = 0.25
@@ -19,6 +24,7 @@ class Maintenance:
     store: Store
     executor: Executor
     clock: Callable[[], float]
+    statistics: Statistics
     _nodes: object = None  #: the nodes and cordons as they were stored
     _nodes_at: float = 0.0  #: when they are stored next even if they did not change
     _followed: Sequence[str] = ()
@@ -37,6 +43,18 @@ class Maintenance:
         if current != self._nodes or self.clock() >= self._nodes_at:
             self.store.record_nodes(nodes, cordoned)
             self._nodes, self._nodes_at = current, self.clock() + NODES_EVERY_S
+            self._log_nodes({node.id: cordoned.get(node.id) for node in nodes})
+
+    def _log_nodes(self, up: dict[str, str | None]) -> None:
+        """Log what is new of nodes; `up` says why each of those that are up takes no task."""
+        before, self.statistics.nodes = self.statistics.nodes, up
+        for node in before.keys() - up.keys():
+            self.statistics.lost_nodes += 1
+            logger.warning("node %s is down", node, node=node)
+        for node, reason in up.items():
+            if node not in before or before[node] != reason:
+                state = f"takes no task: {reason}" if reason else "is up"
+                logger.log(logging.WARNING if reason else logging.INFO, "node %s %s", node, state, node=node)
 
     def update_followed(self) -> None:
         """Read whose logs are followed."""

@@ -7,6 +7,8 @@ from jobs.errors import Unreachable
 from orchestrator.backoff import Backoff
 from orchestrator.formatting import format_duration
 
+Report = Callable[[str], object]
+
 BACKOFF = Backoff(first_s=0.1, max_s=5.0)
 
 
@@ -14,10 +16,14 @@ class OutageReporter:
     """Reports the begin and the end of an outage once each, and paces the tries meanwhile."""
 
     def __init__(
-        self, say: Callable[[str], None], limit_s: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        warn: Report,
+        report: Report,
+        limit_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """An outage that lasts longer than `limit_s` is raised; with None, never."""
-        self._say, self._limit_s, self._clock = say, limit_s, clock
+        """`warn` is called with the begin, `report` with the end. An outage longer than `limit_s` is raised."""
+        self._warn, self._report, self._limit_s, self._clock = warn, report, limit_s, clock
         self._since: float | None = None
         self._what = ""
         self._failures = 0
@@ -32,11 +38,11 @@ class OutageReporter:
         self._failures += 1
         if self._what != error.what:
             self._what = error.what
-            self._say(f"{error}; trying again")
+            self._warn(f"{error}; trying again")
         return BACKOFF.pause_s(self._failures)
 
     def recovered(self) -> None:
         """Report that everything is reachable."""
         if self._since is not None:
-            self._say(f"{self._what} is reachable again, after {format_duration(self._clock() - self._since)}")
+            self._report(f"{self._what} is reachable again, after {format_duration(self._clock() - self._since)}")
             self._since, self._what, self._failures = None, "", 0

@@ -1,5 +1,6 @@
 """Submits scheduled jobs when they are due."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +19,9 @@ from jobs.variants import BenchmarkPlacement
 from orchestrator import known_nodes
 from orchestrator.leader import cron
 from orchestrator.leader.isolation import failures_of_each
+from workers import daemon_log
+
+logger = daemon_log.logger(__name__)
 
 LATE = timedelta(minutes=1)  #: a time that is handled later than this was missed
 
@@ -32,7 +36,6 @@ class Schedules:
 
     database: Database
     toolchains: Toolchains
-    say: Callable[[str], None] = lambda text: None  #: gets one line for each job that was submitted, missed or failed
 
     def submit_due(self, now: datetime) -> list[str]:
         """Submit what is due, each schedule once, and record what was missed; return the jobs.
@@ -44,12 +47,13 @@ class Schedules:
         def handle(name: str) -> None:
             schedule = schedules.find_due(self.database, name, now)
             for run in self._handle_due(schedule, now) if schedule else ():
-                self.say(f"schedule {name}: {format_run(run)}")
+                level = logging.INFO if run.job else logging.WARNING
+                logger.log(level, "schedule %s: %s", name, format_run(run), job=run.job)
                 jobs.extend([run.job] if run.job else [])
 
         for name, failure in failures_of_each(schedules.due(self.database, now), handle):
             schedules.pause_broken(self.database, name, now, failure.message)
-            self.say(f"schedule {name}: paused: {failure.message}")
+            logger.error("schedule %s: paused: %s", name, failure.message)
         return jobs
 
     def _handle_due(self, schedule: Schedule, now: datetime) -> list[ScheduleRun]:

@@ -8,6 +8,9 @@ from jobs.state import TaskState
 from orchestrator.leader.cache import OutputCache
 from orchestrator.leader.toolchain_builds import ToolchainBuilds
 from orchestrator.scheduler.decision import Action, Block, Fail, Queue, Unqueue
+from workers import daemon_log
+
+logger = daemon_log.logger(__name__)
 
 
 def apply_transitions(
@@ -22,6 +25,9 @@ def apply_transitions(
         states |= dict.fromkeys(store.unqueue(unready), TaskState.PENDING)
     if fails := [action for action in actions if isinstance(action, Fail)]:
         states |= dict.fromkeys(store.fail({fail.task.id: fail.failure for fail in fails}), TaskState.FAILED)
+        for fail in fails:
+            task = fail.task.id
+            logger.warning("task %s failed: %s: %s", task, fail.failure.kind, fail.failure.message, task=task)
         builds.note_failed(fails)
     if reasons := {action.task.id: action.reason for action in actions if isinstance(action, Block)}:
         states |= dict.fromkeys(store.block(reasons), TaskState.BLOCKED)

@@ -1,11 +1,12 @@
 """The node daemon: joins a cluster, rejoins it when it has to, and leaves it after a signal."""
 
 import fcntl
+import logging
 import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from orchestrator.ray_cluster.node_ray import NodeRay
 from orchestrator.ray_cluster.private_folder import ray_folder
 from orchestrator.ray_cluster.ray_address import HOST_AND_PORT, LOOPBACK, expect_answer
 from orchestrator.ray_cluster.signal_queue import Signals, queue_signals
+from workers import daemon_log
 from workers.agent import draining
 from workers.agent.draining import Drain
 from workers.processes import proc, supervisor
@@ -27,7 +29,7 @@ JOIN_S = 60.0
 AGENT = b"ray::Agent"  #: the title of an agent's process
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  #: a valid label in Ray
 
-Say = Callable[[str], None]
+logger = daemon_log.logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,17 @@ class JoinConfig:
 class NodeDaemon:
     """Keeps a node in its cluster until a signal comes."""
 
-    def __init__(self, joining: JoinConfig, say: Say) -> None:
-        self._joining, self._report = joining, say
+    def __init__(self, joining: JoinConfig) -> None:
+        self._joining = joining
         self._name, self._data = joining.node.id, joining.data
         self._folder = ray_folder(joining.data, "node")
-        self._log = joining.data / "logs" / "ray-node.log"
+        self._ray_log = joining.data / "logs" / "ray-node.log"
         self._last_message = ""
         self._has_joined = False
 
     def run(self) -> None:
         """Join and stay. Raises ClusterUnreachable where it is refused, and AlreadyRunning."""
-        self._log.parent.mkdir(mode=0o700, exist_ok=True)
+        self._ray_log.parent.mkdir(mode=0o700, exist_ok=True)
         supervisor.adopt_orphans()
         with hold_data_folder(self._data), queue_signals() as signals:
             draining.withdraw(self._data)
@@ -64,10 +66,10 @@ class NodeDaemon:
                 except ClusterUnreachable as error:
                     if not self._has_joined:
                         raise
-                    self._say(f"node {self._name}: {error}; trying again")
+                    self._log(logging.WARNING, f"{error}; trying again")
                     signals.wait(timeout_s=RETRY_S)
             draining.withdraw(self._data)
-        self._say(f"node {self._name} has left")
+        self._log(logging.INFO, "has left")
 
     def _be_member(self, signals: Signals) -> None:
         """Be a member once: until the raylet ends, or until a signal has come and the node is drained."""
@@ -79,12 +81,13 @@ class NodeDaemon:
             if not ray.wait_until_up(signals, JOIN_S, f"the cluster at {head}"):
                 return
             self._has_joined = True
-            self._say(f"node {self._name} ({format_node_devices(self._joining.node)}) has joined the cluster at {head}")
+            devices = format_node_devices(self._joining.node)
+            self._log(logging.INFO, f"has joined the cluster at {head}, with {devices}")
             signals.wait([ray.news])
             if signals.count:
                 self._drain(ray, signals)
             else:
-                self._say(f"node {self._name} is out of the cluster: its raylet has ended; joining again")
+                self._log(logging.WARNING, "is out of the cluster: its raylet has ended; joining again")
 
     def _has_answer(self, signals: Signals) -> bool:
         """Wait until the head answers; return False if a signal came first."""
@@ -92,7 +95,7 @@ class NodeDaemon:
             try:
                 expect_answer(self._joining.head)
             except ClusterUnreachable as error:
-                self._say(f"node {self._name} waits for the head: {error}")
+                self._log(logging.WARNING, f"waits for the head: {error}")
                 signals.wait(timeout_s=RETRY_S)
             else:
                 return True
@@ -102,7 +105,7 @@ class NodeDaemon:
         joining = self._joining
         command = ray_commands.node_command(joining.head, joining.node.address, joining.node, self._folder)
         environment = ray_commands.environment(self._folder, joining.token) | {"HALOCTL_DATA": str(self._data)}
-        return NodeRay(command, environment, self._log)
+        return NodeRay(command, environment, self._ray_log)
 
     def _drain(self, ray: NodeRay, signals: Signals) -> None:
         """Wait until the agent is drained; a second signal requeues what runs, a third one ends it."""
@@ -112,15 +115,15 @@ class NodeDaemon:
             if signals.count > asked:
                 asked = signals.count
                 draining.request(self._data, drains[asked - 1])
-                self._say(f"node {self._name} leaves: {LEAVING[drains[asked - 1]]}")
+                self._log(logging.INFO, f"leaves: {LEAVING[drains[asked - 1]]}")
             if signals.wait([ray.news], POLL_S) and signals.count == asked:
                 return  # the raylet has ended
 
-    def _say(self, text: str) -> None:
-        """Report a message unless it repeats the last one."""
-        if text != self._last_message:
-            self._report(text)
-        self._last_message = text
+    def _log(self, level: int, what: str) -> None:
+        """Log what became of the node, unless that repeats the last message."""
+        if what != self._last_message:
+            logger.log(level, "node %s %s", self._name, what, node=self._name)
+        self._last_message = what
 
 
 LEAVING = {

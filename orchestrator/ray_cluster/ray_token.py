@@ -7,17 +7,18 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from jobs.errors import ClusterUnreachable
+from workers import daemon_log
 
 FILE_VARIABLE = "HALOCTL_RAY_TOKEN_FILE"
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 MODE = {"RAY_AUTH_MODE": "token"}  #: also on loopback, because a machine has several users
 
-Say = Callable[[str], None]
+logger = daemon_log.logger(__name__)
 
 
 def use_own_token(data: Path) -> None:
@@ -43,13 +44,11 @@ def ensure_token(data: Path) -> Path:
     return path
 
 
-def token_environment(
-    data: Path, file: Path | None, say: Say, environment: Mapping[str, str] = os.environ
-) -> dict[str, str]:
+def token_environment(data: Path, file: Path | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables for Ray's processes: from `file`, else from the environment, else from the data folder.
 
-    Raises ClusterUnreachable when there is no token or others can read it. A file of this user is made private, and
-    `say` reports it.
+    Raises ClusterUnreachable when there is no token or others can read it. A file of this user is made private, with
+    a warning.
     """
     named = file or _path(environment.get(FILE_VARIABLE))
     if named is None and environment.get("RAY_AUTH_TOKEN"):
@@ -58,7 +57,7 @@ def token_environment(
     if named is None and not path.exists():
         remedy = f"copy the head's token file to this machine and give it as --token-file or {FILE_VARIABLE}"
         raise ClusterUnreachable("no token for the cluster", remedy)
-    _expect_private(path, say)
+    _expect_private(path)
     return {**MODE, "RAY_AUTH_TOKEN_PATH": str(path.absolute())}
 
 
@@ -73,7 +72,7 @@ def _path(text: str | None) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
-def _expect_private(path: Path, say: Say) -> None:
+def _expect_private(path: Path) -> None:
     where = f"token file {path}"
     try:
         status = path.stat()
@@ -87,7 +86,7 @@ def _expect_private(path: Path, say: Say) -> None:
         path.chmod(0o600)
     except OSError as error:
         raise ClusterUnreachable(where, "other users can read it; use your own copy with mode 0600") from error
-    say(f"{where} was readable by others; its mode is 0600 now")
+    logger.warning("%s was readable by others; its mode is 0600 now", where)
 
 
 def _write_once(path: Path, text: str) -> None:

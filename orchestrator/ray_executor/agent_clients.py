@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from orchestrator.ray_executor.agent_client import AgentClient, AgentEvent
 from orchestrator.ray_executor.connection import Connection, RayNode
 from orchestrator.ray_executor.lease_renewal import LeaseRenewal
+from workers import daemon_log
 from workers.agent.protocol import AgentConfig
 from workers.processes.lease import boot_clock_s
+
+logger = daemon_log.logger(__name__)
 
 STOP_S = 30.0
 
@@ -79,6 +82,7 @@ class AgentClients:
         """Drop the client of an agent that is gone, or can't be told from one that is."""
         client = self.by_node.pop(node, None)
         if client:
+            logger.warning("node %s has lost its agent, or the head the node", node, node=node)
             self.note_answer(client)
             self.on_lost(node)
 

@@ -99,13 +99,14 @@ class Connection:
         import ray
 
         _skip_monitors()
+        _pass_on_errors()
         try:
             with interrupts.restore_handlers():
                 if self.address:
                     self._expect_members(self.address)
                 options = self._options()
                 with self._time_limit():
-                    ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE)
+                    ray.init(**options, log_to_driver=False, configure_logging=False, namespace=NAMESPACE)
         except Exception as error:  # Ray raises bare Exception when a raylet is too slow to come up
             self._reap()
             raise ClusterUnreachable(self._where, reason_of(error)) from error
@@ -288,6 +289,14 @@ def _control_store(address: str) -> Any:
 
 def _alive(infos: Mapping[Any, Any]) -> dict[str, Any]:
     return {id_.hex(): info for id_, info in infos.items() if info.state == info.ALIVE}
+
+
+def _pass_on_errors() -> None:
+    """Have Ray's own errors logged like all others of this process, and nothing else of it."""
+    logger = logging.getLogger("ray")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.ERROR)
 
 
 def _skip_monitors() -> None:

@@ -22,10 +22,13 @@ from orchestrator.ray_executor.followed_logs import FollowedLogs
 from orchestrator.ray_executor.in_flight import InFlightAttempt, InFlightAttempts
 from orchestrator.ray_executor.placement_groups import PlacementGroups
 from orchestrator.ray_executor.version_skew import VersionSkew
+from workers import daemon_log
 from workers.agent.protocol import AgentConfig, AgentStatus, StaleTerm
 from workers.artifacts import Location
 from workers.machine.devices import describe_node
 from workers.processes.lease import boot_clock_s
+
+logger = daemon_log.logger(__name__)
 
 LEASE_S = 15.0  #: an agent that has not heard of its head for so long ends all that it runs, and itself
 MARGIN_S = 3.0  #: after the lease, until nothing of the agent is left
@@ -270,7 +273,7 @@ class RayExecutor:
             return  # of an agent that was given up
         self._clients.note_answer(client)
         if event.error is not None:
-            self._handle_error(client, event.error)
+            self._handle_error(client, event.call, event.error)
             return
         match event.call:
             case "accept_leader":
@@ -288,12 +291,13 @@ class RayExecutor:
             case "read_logs":
                 self._logs.add(event.answer)
 
-    def _handle_error(self, client: AgentClient, error: BaseException) -> None:
+    def _handle_error(self, client: AgentClient, call: str, error: BaseException) -> None:
         if isinstance(error, StaleTerm):
             self._stale = error
         elif self._connection.is_dead(error):
             self._clients.lose(client.node)
         else:
+            logger.warning("the agent of node %s: %s failed: %s", client.node, call, reason_of(error), node=client.node)
             client.failed()
 
     def _adopt(self, client: AgentClient, status: AgentStatus) -> None:

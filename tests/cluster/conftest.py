@@ -1,5 +1,6 @@
 """One cluster for the tests of a module: a head, two nodes, and a client that knows only the database's address."""
 
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from db.connection.engine import Database, open_database
 from db.reads import machines, reports
@@ -19,6 +21,8 @@ from tests.cluster import network
 from tests.cluster.hosts import Host, until_equal
 from tests.cluster.work import WAIT, Work, submitted, submitted_ranks
 from tests.performance.noop_stage import NOTHING
+
+METRICS_PORT = 9464  #: of the head in `cluster`
 
 
 @dataclass
@@ -107,6 +111,20 @@ class Cluster:
             host.kill_all()
 
 
+def scrape(cluster: Cluster) -> dict[str, float]:
+    """The metrics of the head, by name and labels: `haloctl_tasks{state=queued}`."""
+    with (
+        cluster.hosts["head"].cable.entered(),
+        urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer,
+    ):
+        families = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+    return {
+        sample.name + "".join(f"{{{name}={value}}}" for name, value in sample.labels.items()): sample.value
+        for sample in samples
+    }
+
+
 def how_it_ended(attempt: reports.AttemptRow) -> str:
     """`succeeded`, or the kind of failure."""
     return str(attempt.failure.kind if attempt.failure else attempt.outcome)
@@ -144,12 +162,12 @@ def running_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A head with two nodes, n1 and n2."""
+    """A head with two nodes, n1 and n2, which logs JSON."""
     with running_cluster() as cluster:
-        cluster.start_head("head")
-        for name in ("n1", "n2"):
+        cluster.start_head("head", "--metrics-port", f"{METRICS_PORT}")
+        for name, options in (("n1", ()), ("n2", ("--log-json",))):
             cluster.plug(name)
-            cluster.start_node(name, waits=False)
+            cluster.start_node(name, "head", *options, waits=False)
         for name in ("n1", "n2"):
             cluster.daemons[name].until_says("has joined")
         yield cluster

@@ -17,7 +17,7 @@ PORT = 6379
 SITE = ROOT / "tests" / "cluster" / "site"  #: makes the stages known that tests.cluster.work has
 CPU_DEVICES = 2
 JOINED = "has joined the cluster"
-LEADS = "leads"
+LEADS = "head: leads\n"
 
 
 #: Tasks of these tests tell by files that they run.

@@ -1,6 +1,8 @@
 """Two commands, the same on every machine, make a cluster; a client needs the database's address and nothing else."""
 
+import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -11,20 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.haloctl import until
+from orchestrator.leader.metrics import METRICS
+from tests.acceptance.haloctl import DEADLINE_S, until
 from tests.acceptance.job_specs import ONE_EXPORT
-from tests.cluster.conftest import Cluster
-from tests.cluster.hosts import CPU_DEVICES, JOINED, PORT, until_equal
+from tests.cluster.conftest import Cluster, scrape
+from tests.cluster.hosts import CPU_DEVICES, JOINED, LEADS, PORT, until_equal
 from tests.command_lines import command_text
 
 CONFLICT, UNREACHABLE = 5, 6
+LAG_S = 2.5
+TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 
 def test_nodes_join_with_what_they_have_and_everybody_sees_them(cluster: Cluster) -> None:
     until_equal(cluster.up, {"n1", "n2"})
     n1, head = cluster.hosts["n1"], cluster.hosts["head"]
-    assert (
-        f"node n1 ({CPU_DEVICES} x cpu) has joined the cluster at {head.address}:{PORT}\n" == cluster.daemons["n1"].err
+    (line,) = cluster.daemons["n1"].err.splitlines()
+    assert line.endswith(
+        f" info node: node n1 has joined the cluster at {head.address}:{PORT}, with {CPU_DEVICES} x cpu"
     )
     output = cluster.daemons["head"].err
     assert f"haloctl node --head {head.address}:{PORT}\n" in output
@@ -45,6 +51,64 @@ def test_a_client_that_has_the_database_and_the_store_gets_a_real_job_done(clust
     assert attempt["node"] in ("n1", "n2")
     until(lambda: not client.processes(), lambda: f"nothing is left of a client, but {client.describe()}")
     assert client.answer("logs", task["task"])
+
+
+def test_head_nodes_and_agents_log_what_became_of_an_attempt(cluster: Cluster) -> None:
+    work = cluster.submit_work(2 * CPU_DEVICES)
+    work.until_running(2 * CPU_DEVICES)
+    work.open()
+    assert cluster.attempts(work.job) == {("succeeded",): 2 * CPU_DEVICES}
+    head, (plain, objects) = cluster.daemons["head"].err, (agent_log(cluster, name) for name in ("n1", "n2"))
+    started, ended = (rf"{TIME} info head: attempt {work.job}-\d+-1 {what}" for what in ("started on", "ended on"))
+    assert len(re.findall(started, head, re.MULTILINE)) == 2 * CPU_DEVICES
+    assert len(re.findall(ended + r" n\d: succeeded$", head, re.MULTILINE)) == 2 * CPU_DEVICES
+    for node in ("n1", "n2"):
+        assert re.search(rf"{TIME} info head: node {node} is up$", head, re.MULTILINE), head
+    assert (
+        len(re.findall(rf"{TIME} info agent: attempt {work.job}-\d+-1 ended on n1: succeeded$", plain, re.MULTILINE))
+        == CPU_DEVICES
+    )
+    rows = [json.loads(line) for line in (cluster.daemons["n2"].err + objects).splitlines()]
+    ends = [row for row in rows if row.get("job") == work.job and "succeeded" in row["message"]]
+    assert [(row["daemon"], row["level"], row["node"]) for row in ends] == [("agent", "info", "n2")] * CPU_DEVICES
+    assert {row["daemon"] for row in rows} == {"node", "agent"}
+
+
+def agent_log(cluster: Cluster, node: str) -> str:
+    """What a node's agent has logged."""
+    return (cluster.hosts[node].data / "logs" / "agent.log").read_text()
+
+
+def test_metrics_follow_a_job(cluster: Cluster) -> None:
+    before = scrape(cluster)
+    work = cluster.submit_work(3 * CPU_DEVICES)
+    work.until_running(2 * CPU_DEVICES)
+    until_equal(lambda: scrape(cluster)["haloctl_tasks{state=queued}"], CPU_DEVICES)
+    during = scrape(cluster)
+    assert [during[f"haloctl_running_attempts{{node={name}}}"] for name in ("n1", "n2")] == [CPU_DEVICES] * 2
+    assert (during["haloctl_tasks{state=running}"], during["haloctl_nodes{state=up}"]) == (2 * CPU_DEVICES, 2)
+    work.open()
+    assert cluster.attempts(work.job) == {("succeeded",): 3 * CPU_DEVICES}
+    until_equal(lambda: scrape(cluster)["haloctl_tasks{state=queued}"], 0)
+    after = scrape(cluster)
+    grown = {name: after[name] - before[name] for name in after.keys() & before.keys()}
+    assert grown["haloctl_attempts_total{outcome=succeeded}"] == 3 * CPU_DEVICES
+    for timing in ("steps_seconds", "decisions_seconds"):
+        assert 0 < grown[f"haloctl_{timing}_sum"] < DEADLINE_S
+        assert grown[f"haloctl_{timing}_count"] >= 2
+    for kind in ("read", "write"):
+        assert 0 < after[f"haloctl_database_seconds_sum{{kind={kind}}}"] < DEADLINE_S
+    for folder in ("data", "artifacts"):
+        assert after[f"haloctl_free_disk_bytes{{of={folder}}}"] > 0
+    assert after["haloctl_leading"] == 1
+    assert {metric.name for metric in METRICS if not any(name.startswith(metric.name) for name in after)} == set()
+
+
+def test_the_lag_grows_while_the_database_is_away(cluster: Cluster) -> None:
+    assert cluster.postgres
+    with cluster.hosts["head"].cable.entered(), cluster.postgres.stopped():
+        until(lambda: scrape(cluster)["haloctl_scheduler_lag_seconds"] > LAG_S, "the lag grows")
+    until(lambda: scrape(cluster)["haloctl_scheduler_lag_seconds"] < LAG_S, "the head works again")
 
 
 def test_the_token_is_on_no_command_line_and_in_no_log(cluster: Cluster) -> None:
@@ -149,7 +213,7 @@ def test_a_standby_takes_over_what_runs_when_the_head_is_killed(cluster: Cluster
     first.process.kill()
     first.end()
     standby.until_says("haloctl node --head")
-    until(lambda: "leads" in standby.err.splitlines(), "the standby leads")
+    standby.until_says(LEADS)
     work.open()
     assert cluster.attempts(work.job) == {("succeeded",): 2}
     until_equal(cluster.up, {"n1", "n2"})
@@ -160,6 +224,8 @@ def test_a_node_whose_raylet_is_killed_joins_again(cluster: Cluster) -> None:
     cluster.hosts["n2"].kill("raylet/raylet")
     until(lambda: cluster.daemons["n2"].err.count(JOINED) > joined, "it joins again")
     until_equal(cluster.up, {"n1", "n2"})
+    history = cluster.hosts["client"].json("nodes", "--history")
+    assert [event["change"] for event in history if event["subject"] == "n2"][-2:] == ["down", "up"]
 
 
 def test_nodes_join_again_when_all_that_ray_knew_is_gone(cluster: Cluster) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.acceptance.haloctl import until
 from tests.cluster.conftest import Cluster, running_cluster
-from tests.cluster.hosts import CPU_DEVICES, PORT, until_equal
+from tests.cluster.hosts import CPU_DEVICES, LEADS, PORT, until_equal
 
 MAKE_CERTIFICATES = Path(__file__).parents[2] / "infra" / "make-certificates.sh"
 UNREACHABLE = 6
@@ -91,7 +90,7 @@ def test_a_head_on_another_host_takes_over_with_its_own_nodes(cluster: Cluster) 
             process.kill()  # its Ray too, as with the machine; the database stays
     second = cluster.daemons["second"]
     second.until_says(f"haloctl node --head {cluster.hosts['second'].address}:{PORT}")
-    until(lambda: "leads" in second.err.splitlines(), "the second head leads")
+    second.until_says(LEADS)
     cluster.start_node("n2", "second")
     until_equal(cluster.up, {"n2"})
     work.open()

@@ -1,9 +1,11 @@
 """Heads over an executor that runs nothing, stepped by hand or leading in a thread."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,17 +95,30 @@ class Daemon:
 
     def __init__(self, url: str, folder: Path, make_executor: Callable[[], Executor], **options: bool) -> None:
         self.interrupts, self.said = Interrupts(), list[str]()
+        self._logger = logging.getLogger("orchestrator")
+        self._logger.setLevel(logging.INFO)
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(url, folder, make_executor, options))
         self._thread.start()
 
-    def _run(self, url: str, folder: Path, make_executor: Callable[[], Executor], options: dict[str, bool]) -> None:
+    def _hear(self, record: logging.LogRecord) -> bool:
+        """Note what this leader's thread logs."""
+        if record.thread == self._thread.ident:
+            self.said.append(record.getMessage())
+        return True
+
+    def _run(self, url: str, folder: Path, make_executor: Callable[[], Executor], options: dict[str, Any]) -> None:
+        handler = logging.NullHandler()
+        handler.handle = self._hear  # type: ignore[method-assign]
+        self._logger.addHandler(handler)
         try:
             with open_database(url, create=False) as database:
                 context = context_of(database, folder)
-                run_leader(context, lambda _: make_executor(), self.interrupts, self.said.append, **options)
+                run_leader(context, lambda _: make_executor(), self.interrupts, **options)
         except BaseException as error:
             self.error = error
+        finally:
+            self._logger.removeHandler(handler)
 
     def has_said(self, words: str) -> bool:
         return any(words in line for line in self.said)

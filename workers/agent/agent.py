@@ -20,6 +20,7 @@ from jobs.errors import BadSetting
 from jobs.state import Failure, FailureKind
 from jobs.task import Attempt, LogChunk, Node, TaskResult
 from jobs.toolchains import Lock
+from workers import daemon_log
 from workers.agent import draining, ports
 from workers.agent.builds import ToolchainBuilder
 from workers.agent.draining import Drain
@@ -27,6 +28,7 @@ from workers.agent.log_parts import read_part
 from workers.agent.protocol import AgentConfig, AgentStatus, LaunchRequest, PollResponse, StaleTerm
 from workers.agent.single_instance import acquire_single_instance_lock
 from workers.agent.store_access import StoreAccess
+from workers.attempts.attempt_log import log_end, log_start
 from workers.attempts.folders import clear_leftovers, log_path
 from workers.attempts.run_task import run
 from workers.failures import tail
@@ -36,6 +38,8 @@ from workers.processes.lease import Lease, boot_clock_s
 from workers.processes.stage_user import expect_runnable, stage_user
 from workers.toolchain_probe import probe_toolchain
 from workers.toolchains.environments import Environments
+
+logger = daemon_log.logger(__name__)
 
 MONITOR_INTERVAL_S = 0.5  #: between two checks of the lease, and of whether the node is to be drained
 EXIT_GRACE_S = 5.0  #: for attempts to end when the lease is over
@@ -73,6 +77,8 @@ class Agent:
         """End and remove what a killed agent left in its data folder; on a node of a cluster also a living agent."""
         data = os.environ.get(DATA_VARIABLE) if config.is_member else None
         self._data = Path(data or config.data).absolute()
+        if config.is_member:
+            daemon_log.configure("agent", file=self._data / "logs" / "agent.log")
         self._config = config
         self._trouble: str | None = None  #: why nothing can run here, whatever the store
         self._changed = threading.Condition()
@@ -106,6 +112,7 @@ class Agent:
         """
         with self._changed:
             self._expect(term)
+            logger.info("the head of term %d leads, and expects %d attempts", term, len(expected), term=term)
             self._changed.notify_all()  # the polls of an earlier leader
             for running in self._running.values():
                 attempt = running.request.attempt
@@ -268,6 +275,7 @@ class Agent:
             running.cancellation.cancel()
         self._running[request.attempt.id] = running
         self._remember([request.attempt.id])
+        log_start(logger, request.attempt)
         self._threads.submit(self._run, running)
 
     def _remember(self, attempts: Collection[str]) -> None:
@@ -289,6 +297,7 @@ class Agent:
             # it was ended for its node's sake, and not cancelled by anybody
             failure = Failure(FailureKind.REQUEUED, f"node {self._config.node} was drained")
             result = replace(result, failure=failure)
+        log_end(logger, result, self._config.node)
         with self._changed:
             del self._running[attempt.id]
             if not running.is_dropped:
@@ -349,6 +358,7 @@ class Agent:
                 self._check_drain()
                 self._changed.wait(MONITOR_INTERVAL_S)
             self._term = AFTER_ALL_TERMS
+        logger.error("no head has renewed the lease: all that runs is ended, and this agent")
         self.stop(AFTER_ALL_TERMS, EXIT_GRACE_S)
         os._exit(1)  # the supervisors of what has not ended end it
 
@@ -356,6 +366,7 @@ class Agent:
         drain = draining.requested(self._data)
         if drain is not self._drain:
             self._drain = drain
+            logger.info("%s", DRAIN_REASONS[drain] if drain else "it is not being drained any more")
             self._changed.notify_all()
         if drain is Drain.REQUEUE:
             for running in self._running.values():

@@ -8,8 +8,11 @@ from contextlib import suppress
 
 from jobs.errors import HaloError, IndexUnreachable
 from jobs.toolchains import Lock, Toolchain
+from workers import daemon_log
 from workers.processes.cancellation import Cancellation
 from workers.toolchains.environments import Environments
+
+logger = daemon_log.logger(__name__)
 
 RETRY_PAUSES_S = (5.0, 20.0)  #: before each further try when the package index can't be reached
 FORGET_FAILURE_AFTER_S = 1800.0  #: its cause may have been removed meanwhile
@@ -84,6 +87,10 @@ class ToolchainBuilder:
             self._environments.gc()  # what nobody has used for long makes room
         while (lock := self._queue.get()) and not self._is_stopped.is_set():
             toolchain, why = self._build(lock)
+            if why:
+                logger.warning("%s", why)
+            else:
+                logger.info("toolchain %s is built", lock.name)
             with self._lock:
                 self._pending.discard(lock.digest)
                 self._outcomes[lock.digest] = why, self._clock()

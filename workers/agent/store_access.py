@@ -5,10 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jobs.errors import BadSetting, StorageUnusable
+from workers import daemon_log
 from workers.agent import store_mark
 from workers.artifacts import ArtifactStore, Location
 from workers.artifacts.locations import folder_of
 from workers.attempts import publishing
+
+logger = daemon_log.logger(__name__)
 
 CACHE = Path("cache", "artifacts")
 
@@ -62,6 +65,10 @@ class StoreAccess:
         finally:
             self._is_idle.set()
         if self.trouble != trouble_before:
+            if self.trouble:
+                logger.warning("%s", self.trouble)
+            else:
+                logger.info("the artifact store %s can be used", self._where)
             self._on_change()
 
     def _open(self) -> None:

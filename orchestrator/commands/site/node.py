@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.commands import options
+
 
 def node(
     head: Annotated[
@@ -22,6 +24,7 @@ def node(
         typer.Option("--token-file", help="The head's token; default: HALOCTL_RAY_TOKEN_FILE.", metavar="FILE"),
     ] = None,
     requeue: Annotated[bool, typer.Option("--requeue", help="On a signal, requeue running tasks at once.")] = False,
+    log_json: options.LogJson = False,
 ) -> None:
     """Join a cluster as a node until SIGTERM or Ctrl-C.
 
@@ -30,18 +33,22 @@ def node(
     import socket
     from dataclasses import replace
 
-    from orchestrator import output
     from orchestrator.ray_cluster import ray_token
     from orchestrator.ray_cluster.node import JoinConfig, NodeDaemon, find_own_address, validate_node_name
     from orchestrator.settings import from_environment, make_data_folder
+    from workers import daemon_log
     from workers.agent.draining import Drain
+    from workers.environment import held_back_warning
     from workers.machine.devices import describe_node
 
-    settings = from_environment()
-    make_data_folder(settings)
-    described = describe_node(validate_node_name(name or socket.gethostname()))
-    described = replace(described, address=address or find_own_address(head))
-    token = ray_token.token_environment(settings.data, token_file, output.print_message)
-    drain = Drain.REQUEUE if requeue else Drain.FINISH
-    output.warn_of_held_back_variables()
-    NodeDaemon(JoinConfig(described, head, token, settings.data, drain), output.print_message).run()
+    daemon_log.configure("node", is_json=log_json)
+    with daemon_log.logged_to_the_end(__name__):
+        settings = from_environment()
+        make_data_folder(settings)
+        described = describe_node(validate_node_name(name or socket.gethostname()))
+        described = replace(described, address=address or find_own_address(head))
+        token = ray_token.token_environment(settings.data, token_file)
+        drain = Drain.REQUEUE if requeue else Drain.FINISH
+        if warning := held_back_warning():
+            daemon_log.logger(__name__).warning("%s", warning)
+        NodeDaemon(JoinConfig(described, head, token, settings.data, drain)).run()

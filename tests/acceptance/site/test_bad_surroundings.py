@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -21,10 +22,10 @@ __all__ = ["small_disk"]
 
 
 def assert_told(done: Done, code: int, *phrases: str) -> None:
-    """One message, and the exit code."""
+    """One message, of a command or of a daemon, and the exit code."""
     assert (done.code, done.out) == (code, ""), done.err
     line = done.err.splitlines()[-1]
-    assert line.startswith("haloctl: ")
+    assert line.startswith("haloctl: ") or re.match(r"\S+Z error (head|node): ", line)
     for words in phrases:
         assert words in line
     assert "Traceback" not in done.err

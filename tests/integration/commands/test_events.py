@@ -92,5 +92,10 @@ def test_events_of_a_node_are_its_attempts_and_what_was_done_to_it(haloctl: Run,
         assert (last["change"], last["subject"], last["detail"]) == ("quarantine", name, "fan")
     assert {event["node"] for event in rows(haloctl, "events", "--node", "a")} == {"a"}
     assert rows(haloctl, "events", "--node", "other") == []
-    assert [event["task"] for event in rows(haloctl, "nodes", "--history")] == [task, None]
+    history = rows(haloctl, "nodes", "--history")
+    assert [(event["task"], event["change"]) for event in history] == [
+        (task, "running -> queued"),
+        (None, "up"),
+        (None, "quarantine"),
+    ]
     assert "node_lost: node a is gone" in haloctl("nodes", "--history")

@@ -58,7 +58,9 @@ def test_each_event_and_request_names_its_actor(database: Database, store: Store
 
 
 def test_changes_that_move_no_task_are_on_record(database: Database, store: Store) -> None:
-    store.record_nodes([Node("a", "a", 4, GIB, (Device("cpu", 0),))])
+    node = Node("a", "a", 4, GIB, (Device("cpu", 0),))
+    for up in ([node], [node], [], [], [node]):
+        store.record_nodes(up)
     store.cordon_node("a", Cordon.DRAINING, "new driver")
     store.uncordon_node("a")
     store.quarantine([Unfit("a", "too warm", "cpu", 0)])
@@ -70,6 +72,7 @@ def test_changes_that_move_no_task_are_on_record(database: Database, store: Stor
     targets.keep(database, [QuotedTarget("v", "", "itl_ms", None, None, None, 9.5, "ms", "CI", "ada", since)])
     made = changes(database)
     assert [(change.action, change.subject, change.detail) for change in made] == [
+        *[(action, "a", "") for action in ("up", "down", "up")],
         ("drain", "a", "new driver"),
         ("resume", "a", ""),
         ("quarantine", "a/cpu:0", "too warm"),

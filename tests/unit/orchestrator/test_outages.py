@@ -13,7 +13,7 @@ class Told:
 
     def __init__(self, limit_s: float | None = None) -> None:
         self.now_s, self.said = 0.0, list[str]()
-        self.outages = OutageReporter(self.said.append, limit_s, lambda: self.now_s)
+        self.outages = OutageReporter(self.said.append, self.said.append, limit_s, lambda: self.now_s)
 
 
 def test_an_outage_is_said_once_and_so_is_its_end() -> None:
