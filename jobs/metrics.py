@@ -74,6 +74,8 @@ METRICS: dict[str, Metric] = {
     "perplexity": Metric("numerics", "1"),
     "reference_perplexity": Metric("numerics", "1"),
     "perplexity_increase_percent": Metric("numerics", "percent"),
+    "quantized_kl_mean": Metric("numerics", "nats", title="mean KL from the same quantized weights in f32"),
+    "scale_error_percent": Metric("numerics", "percent", title="certain error of a linear module's scale"),
 }
 
 

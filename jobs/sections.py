@@ -71,6 +71,10 @@ class NumericsSection(Section):
     """Limit of the perplexity above the reference's, in percent; by default the precision's."""
     max_kl_mean: Annotated[float, Field(gt=0)] | None = None
     """Limit of the mean KL divergence, in nats; by default the precision's."""
+    max_quantized_kl_mean: Annotated[float, Field(gt=0)] | None = None
+    """Limit of the mean KL divergence from the same quantized weights in f32, in nats; by default the precision's."""
+    max_scale_error_percent: Annotated[float, Field(gt=0)] | None = None
+    """Limit of the error that a linear module in low precision has in its scale; by default the precision's."""
     text: FileName | None = None
     """File with the held-out text, relative to the job file; by default the text that ships with haloctl."""
 

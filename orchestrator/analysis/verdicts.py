@@ -50,6 +50,8 @@ DETERMINISTIC: dict[str, Tolerance] = {
     "mean_logit_diff": Tolerance(relative=0.05, absolute=1e-6),
     "kl_mean": Tolerance(relative=0.1, absolute=1e-9),
     "kl_max": Tolerance(relative=0.25, absolute=1e-7),
+    "quantized_kl_mean": Tolerance(relative=0.25, absolute=1e-7),
+    "scale_error_percent": Tolerance(absolute=0.1),
     "mlir_bytes": Tolerance(),
     "parameter_bytes": Tolerance(),
     "vmfb_bytes": Tolerance(),

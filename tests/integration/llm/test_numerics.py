@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import iree.runtime
+import numpy as np
 import pytest
 
 from jobs.models import SHIPPED
@@ -22,6 +23,7 @@ from jobs.targets import compile_flags
 from jobs.variants import QUANTIZED, Precision
 from tests.integration.stage_programs import run_here
 from workers.llm.programs import export, invoke, numerics
+from workers.llm.quantizers import haloctl as quantizer
 
 ROOT = Path(__file__).parents[3]
 IREE_COMPILE = Path(sys.executable).with_name("iree-compile")
@@ -30,6 +32,11 @@ EXPORT = ["--precision=f32", "--attention=sdpa", "--cache-length=48"]
 #: The batch sizes and prompt lengths of programs, by their tensor parallelism: two ranks take twice as long to compile.
 SIZES = {1: ((1, 2), (16, 32)), 2: ((2,), (32,))}
 ONE_SIZE = ("--batch=2", "--prompt-tokens=32")
+GRANULARITY = {
+    Precision.FP8: "--granularity=tensor",
+    Precision.INT8: "--granularity=channel",
+    Precision.INT4: "--granularity=group",
+}
 MEASURE = ["--windows=8", "--new-tokens=16"]
 MAX_PERPLEXITY_INCREASE_PERCENT = 1.0
 
@@ -69,8 +76,8 @@ def report(folder: Path, program: ModuleType, *flags: str) -> dict[str, Any]:
     return contents
 
 
-def measure(program: CompiledProgram) -> dict[str, Any]:
-    return report(program.folder, numerics, "--model=tiny-llama", *program.flags, *MEASURE)
+def measure(program: CompiledProgram, *flags: str) -> dict[str, Any]:
+    return report(program.folder, numerics, "--model=tiny-llama", *program.flags, *MEASURE, *flags)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +128,15 @@ def shards(file: Path, prefix: str) -> dict[str, slice]:
     return {name: slice(start, start + stored[name].length) for name, start in starts.items()}
 
 
+def plant_scale_error(program: CompiledProgram, module: str, factor: float, scale_type: type[np.floating[Any]]) -> None:
+    """Multiply the scales of one module's weight, as the program loads them."""
+    file = program.folder / "inputs" / "export" / "model.rank0.irpa"
+    ((_, place),) = [item for item in shards(file, "rank0.model.").items() if f"{module}.weight_scale" in item[0]]
+    content = bytearray(file.read_bytes())
+    content[place] = (np.frombuffer(bytes(content[place]), scale_type) * scale_type(factor)).tobytes()
+    file.write_bytes(content)
+
+
 def assert_wrong_numbers(report: dict[str, Any]) -> None:
     """The gate must bite at the widest tolerance too, or the fault would pass in another precision.
 
@@ -156,6 +172,25 @@ def test_every_entry_point_answers_finite_logits(build: Build, tp: int) -> None:
         *(f"decode_bs{batch}" for batch in batches),
     }
     assert all(call["finite"] and call["max_abs_logit"] > 0 for call in calls)
+
+
+@pytest.mark.parametrize("precision", sorted(QUANTIZED))
+def test_a_scale_that_is_two_percent_off_gives_wrong_numbers_in_low_precision(
+    build: Build, tmp_path: Path, precision: Precision
+) -> None:
+    inputs = () if precision is Precision.INT4 else ("--inputs=static",)
+    run_here(
+        quantizer.main, tmp_path, "--model=tiny-llama", f"--precision={precision}", GRANULARITY[precision], *inputs
+    )
+    weights = (tmp_path / "outputs").rename(tmp_path / "weights")
+    program = build(1, "tiny-llama", *ONE_SIZE, f"--precision={precision}", f"--quantized={weights}")
+    right = measure(program, f"--quantized={weights}", "--windows=16")
+    assert gate(right, precision, MAX_PERPLEXITY_INCREASE_PERCENT) is None
+    wrong, scale_type = copied(program, tmp_path / "wrong"), np.float16 if precision is Precision.INT4 else np.float32
+    plant_scale_error(wrong, "layers.1.self_attn.v_proj", 1.02, scale_type)
+    failure = gate(measure(wrong, f"--quantized={weights}", "--windows=16"), precision, 100)
+    assert failure is not None
+    assert "scale error of model.layers.1.self_attn." in failure.message  # those of its inputs have the same effect
 
 
 @pytest.mark.parametrize("part", ["layers.2.self_attn.o_proj", "lm_head"])

@@ -1,5 +1,6 @@
 """The settings that variants in low precision give to their stages."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_job_says_what_its_numerics_may_cost_or_the_precision_does() -> None:
     numerics = STAGES["numerics"]
     assert numerics.settings(cell("f16"))["max_perplexity_increase_percent"] == 1.0
     assert numerics.settings(cell("int4"))["max_perplexity_increase_percent"] == 5.0
-    asked = {"max_perplexity_increase_percent": 0.5, "max_kl_mean": 0.001}
+    asked = {"max_perplexity_increase_percent": 0.5, "max_kl_mean": 0.001, "max_scale_error_percent": 2.0}
     assert asked.items() <= numerics.settings(cell("int4", numerics=asked)).items()
 
 
@@ -57,4 +58,5 @@ def test_a_cache_in_fp8_is_allowed_no_less_than_weights_in_fp8() -> None:
     )
     assert (both.kl_mean, both.argmax_agreement) == (fp8.kl_mean, fp8.argmax_agreement)
     assert tolerance_of(Precision.F16) == f16
-    assert tolerance_of(Precision.INT4, KvPrecision.FP8) == TOLERANCES[Precision.INT4]
+    int4 = replace(TOLERANCES[Precision.INT4], quantized_kl_mean=fp8.quantized_kl_mean)  # rounding its cache is more
+    assert tolerance_of(Precision.INT4, KvPrecision.FP8) == int4

@@ -20,6 +20,7 @@ from workers.llm.models.model_source import LocalModel, load_tokenizer
 from workers.llm.numerics.distances import compare_logits, concatenate, losses, perplexity, summarize
 from workers.llm.numerics.reference import ReferenceModel, load_reference
 
+KEPT_WINDOWS = 16
 HELD_OUT_TEXT = SHIPPED / "tiny-llama" / "heldout.txt"
 
 
@@ -54,6 +55,15 @@ class ReferenceResults:
     losses: torch.Tensor  #: [count, new_tokens + 1], of the last tokens of each window
 
 
+@dataclass(frozen=True)
+class RunnerResults:
+    """A runner's side of a comparison."""
+
+    trials: list[torch.Tensor]  #: [B, N + 1, V], the logits of each trial
+    losses: torch.Tensor  #: [count, new_tokens + 1], of the last tokens of each window
+    windows: torch.Tensor  #: [KEPT_WINDOWS, new_tokens + 1, V], the logits of the first windows
+
+
 def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that determine how much is compared."""
     parser.add_argument("--windows", type=positive_int, default=16, help="windows of text to score")
@@ -70,11 +80,21 @@ def compute_reference(model: LocalModel, program: dict[str, Any], args: argparse
     return ReferenceResults(trials, windows[: args.windows], reference_losses)
 
 
-def measure(runner: ModelRunner, results: ReferenceResults, args: argparse.Namespace) -> dict[str, Any]:
-    """Compare a runner with the reference and return the report."""
-    report = compare(runner, results.trials)
+def measure(runner: ModelRunner, results: ReferenceResults, args: argparse.Namespace) -> "RunnerResults":
+    """Run everything that the reference ran."""
+    trials = []
+    for trial in results.trials:
+        batch, size = trial.prompts.shape
+        print(f"program: batch {batch}, {size} prompt tokens", flush=True)
+        trials.append(replay(runner, trial.prompts, trial.lengths, trial.greedy))
     print(f"program: scoring {args.windows} windows", flush=True)
-    report |= scores(score(runner, results.windows, args.new_tokens), results.losses)
+    return RunnerResults(trials, *score(runner, results.windows, args.new_tokens))
+
+
+def compare(results: ReferenceResults, measured: "RunnerResults", args: argparse.Namespace) -> dict[str, Any]:
+    """Return the report."""
+    report = compare_trials(results.trials, measured.trials)
+    report |= scores(measured.losses, results.losses)
     report["finite"] = report["finite"] and report["perplexity"] is not None
     return report | {"windows": args.windows, "new_tokens": args.new_tokens, "text": args.text.name}
 
@@ -129,15 +149,13 @@ def make_trial(reference: ReferenceModel, prompts: torch.Tensor, new_tokens: int
     return ReferenceTrial(prompts, lengths, greedy, logits)
 
 
-def compare(runner: ModelRunner, trials: list[ReferenceTrial]) -> dict[str, Any]:
+def compare_trials(trials: list[ReferenceTrial], measured: list[torch.Tensor]) -> dict[str, Any]:
     """Return the distances over all trials, with those of each prefill and the decodes after it in `steps`."""
     steps, parts = [], []
-    for trial in trials:
+    for trial, logits in zip(trials, measured, strict=True):
         batch, size = trial.prompts.shape
-        print(f"program: batch {batch}, {size} prompt tokens", flush=True)
-        measured = replay(runner, trial.prompts, trial.lengths, trial.greedy)
         for kind, at in (("prefill", slice(0, 1)), ("decode", slice(1, None))):
-            parts.append(compare_logits(trial.logits[:, at], measured[:, at]))
+            parts.append(compare_logits(trial.logits[:, at], logits[:, at]))
             steps.append({"kind": kind, "batch": batch, "prompt_tokens": size, **summarize(parts[-1])})
     return {**summarize(concatenate(parts)), "steps": steps}
 
@@ -149,17 +167,22 @@ def replay(runner: ModelRunner, prompts: torch.Tensor, lengths: torch.Tensor, to
     return torch.cat(logits, dim=1)
 
 
-def score(runner: ModelRunner, windows: torch.Tensor, new_tokens: int) -> torch.Tensor:
-    """Return the program's losses [windows, new_tokens + 1] on each window's last tokens, at its largest batch size."""
+def score(runner: ModelRunner, windows: torch.Tensor, new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the losses of each window's last tokens, and the logits of the first windows, as `RunnerResults` has them.
+
+    The windows are run at the runner's largest batch size.
+    """
     batch, first = max(runner.program["batch_sizes"]), windows.shape[1] - new_tokens - 1
-    parts = []
+    parts: list[torch.Tensor] = []
+    kept: list[torch.Tensor] = []
     for group in torch.split(windows, batch):
         rows = group[
             torch.arange(batch) % len(group)
-        ]  # the last group may be short: pad it with repeated rows, and drop their losses
-        logits = replay(runner, rows[:, :first], torch.full((batch,), first), rows[:, first:-1])
-        parts.append(losses(logits, rows[:, first:])[: len(group)])
-    return torch.cat(parts)
+        ]  # the last group may be short: pad it with repeated rows, and drop their logits
+        logits = replay(runner, rows[:, :first], torch.full((batch,), first), rows[:, first:-1])[: len(group)]
+        parts.append(losses(logits, group[:, first:]))
+        kept.append(logits[: max(KEPT_WINDOWS - sum(len(rows) for rows in kept), 0)])
+    return torch.cat(parts), torch.cat(kept)
 
 
 def scores(program_losses: torch.Tensor, reference_losses: torch.Tensor) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from workers.llm.command_line import parse_overrides, run
 from workers.llm.models.model_source import load_model
+from workers.llm.numerics import comparison
 from workers.llm.numerics.comparison import (
     ReferenceResults,
     ReferenceTrial,
@@ -64,9 +65,9 @@ def compare(rank: TorchRank, session: TorchSession, args: Namespace) -> None:
     """Compare this rank with the reference: every rank computes the same, the first one writes the report."""
     results: list[Any] = [read_reference() if rank.number == 0 else None]
     dist.broadcast_object_list(results)
-    report = measure(session, results[0], args)
+    measured = measure(session, results[0], args)
     if rank.number == 0:
-        write_report(report, REPORT)
+        write_report(comparison.compare(results[0], measured, args), REPORT)
 
 
 if __name__ == "__main__":
