@@ -51,6 +51,7 @@ class ExportCase:
         return f"{self.family}-{self.precision}-tp{self.tp}-{self.attention}{paged}"
 
 
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}  #: beyond max_position_embeddings
 #: Several batch sizes and prompt lengths stand in the fewest: a program for each of them takes seconds to compile.
 CASES = [
     # keys that mean nothing to a llama, and a prompt of one token
@@ -78,7 +79,7 @@ CASES = [
     ),
     ExportCase("qwen3", 2, "bf16"),
     ExportCase("llama", 1, "f16", batch=(1, 3), prompt_tokens=(20,), block_tokens=32),
-    ExportCase("llama", 8, block_tokens=16),
+    ExportCase("llama", 8, block_tokens=16, config={"rope_parameters": DYNAMIC, "max_position_embeddings": 36}),
     ExportCase("granite", 2, "f16", attention="eager", config={"vocab_size": 255, "tie_word_embeddings": True}),
 ]
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from tests.integration.llm.test_export import (
+    CACHE_LENGTH,
+    DYNAMIC,
     TOLERANCE,
     ExportCase,
     assert_nothing_lasting_is_copied,
@@ -26,13 +28,21 @@ from workers.llm.numerics.reference import load_reference
 from workers.llm.programs import check, export
 from workers.llm.runtime.iree_session import IreeSession
 
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.5, 2.0, 3.0],
+    "long_factor": [4.0, 6.0, 8.0, 12.0],
+}
+PHI3 = {"rope_parameters": LONGROPE, "original_max_position_embeddings": CACHE_LENGTH}
 CASES = [
     ExportCase("gemma2", 1, attention="eager"),  # capped scores, two kinds of layer, scaled embeddings
     # queries, keys and values of a head side by side; layers in parallel; keys that mean nothing to it
     ExportCase("gpt_neox", 2, config={"num_key_value_heads": 3, "head_dim": 20}),
     ExportCase("mixtral", 2),  # experts, stored one by one
     ExportCase("olmo2", 2, config={"num_key_value_heads": 1}),  # norms over the whole width
-    ExportCase("phi3", 4, config={"num_key_value_heads": 2}),  # packed projections
+    # packed projections; other rotary factors for texts that are longer than the cache
+    ExportCase("phi3", 4, config={"num_key_value_heads": 2, **PHI3}),
 ]
 #: families that haloctl has no row for, with what is their own
 UNKNOWN = [
@@ -77,6 +87,42 @@ def test_capped_scores_are_refused_with_attention_that_cannot_cap(
     monkeypatch.setattr(sys, "argv", ["check", f"--model={model}", "--attention", "eager", "sdpa"])
     with pytest.raises(BadInput, match=r"self_attn: .*attn_logit_softcapping.* use attention: eager"):
         check.main()
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "why"),
+    [
+        (
+            "phi3",
+            PHI3,
+            "can have the 36 in which rope type longrope is one set of factors (original_max_position_embed",
+        ),
+        (
+            "llama",
+            {"rope_parameters": DYNAMIC, "max_position_embeddings": 36},
+            "can have the 36 in which rope type dynamic is one set of factors (max_position_embeddings)",
+        ),
+    ],
+    ids=["longrope", "dynamic"],
+)
+def test_texts_with_other_rotary_factors_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    family: str,
+    config: dict[str, Any],
+    why: str,
+) -> None:
+    model = make_checkpoint(tmp_path / "model", family, **config)
+    for length, reasons in ((CACHE_LENGTH, []), (CACHE_LENGTH + 1, [why])):
+        monkeypatch.setattr(sys, "argv", ["check", f"--model={model}", f"--cache-length={length}"])
+        check.main()
+        problems = json.loads(capsys.readouterr().out)["problems"]
+        assert len(problems) == len(reasons)
+        assert all(reason in problem["reason"] for reason, problem in zip(reasons, problems, strict=True))
+    monkeypatch.setattr(sys, "argv", ["export", *flags(model, ExportCase(family, 1)), f"--cache-length={length}"])
+    with pytest.raises(BadInput, match=re.escape("--cache-length 37: prompt and new tokens need 37 positions; a prog")):
+        export.main()
 
 
 @pytest.mark.parametrize(("family", "kernel", "config"), UNKNOWN, ids=[row[0] for row in UNKNOWN])

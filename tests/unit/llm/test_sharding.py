@@ -177,11 +177,6 @@ def test_an_unknown_family_is_split_no_further_than_tp_1() -> None:
     assert "gpt_oss are not supported: give tp 1, or a model of gemma2, gpt_neox" in problem
 
 
-def test_a_rope_that_changes_with_the_sequence_is_reported() -> None:
-    problems = reasons(PLAN, SHAPES, 1, rope_parameters={"rope_type": "dynamic"})
-    assert "cannot be exported" in problems["model.rotary_emb"]
-
-
 def test_a_group_of_columns_that_a_split_would_cut_is_reported_with_the_size_that_fits_all_modules() -> None:
     plan = {**PLAN, "model.layers.*.mlp.down_proj": "rowwise"}
     shapes: dict[str, Shape] = {

@@ -23,6 +23,7 @@ from workers.llm.command_line import BadInput, add_model_arguments, parse_overri
 from workers.llm.export.equivalence import check_equivalence
 from workers.llm.models.attention import KERNELS
 from workers.llm.models.model_source import INDEX_FILE, TOKENIZER_FILES, LocalModel, load_model, load_tokenizer
+from workers.llm.models.positions import position_problem
 from workers.llm.models.quantization_groups import choose_group_size
 from workers.llm.models.quantized_layout import BITS, QuantizationScheme, QuantizedLayout, read_layout
 from workers.llm.quantized.low_bit_modules import FP8, linear_widths, quantize_modules
@@ -154,7 +155,7 @@ def list_problems(
             for problem in precision_problems(meta_model, layout, name)
         ),
         *(_problem(problem.module, problem.reason, problem.tp) for split in splits for problem in split.problems),
-        *_position_problems(model, request.cache_length),
+        *_position_problems(model, request),
         *(
             _problem(*problem)
             for pp in request.pps
@@ -183,10 +184,9 @@ def _problem(module: str, reason: str, tp: int | None = None) -> tuple[tuple[str
     return tuple({**({} if tp is None else {"tp": tp}), "module": module, "reason": reason}.items())
 
 
-def _position_problems(model: LocalModel, cache_length: int | None) -> Iterator[tuple[tuple[str, Any], ...]]:
-    limit = getattr(model.config, "max_position_embeddings", None)
-    if cache_length is not None and limit is not None and cache_length > limit:
-        reason = f"prompt and new tokens need {cache_length} positions, the model has {limit} (max_position_embeddings)"
+def _position_problems(model: LocalModel, request: CheckRequest) -> Iterator[tuple[tuple[str, Any], ...]]:
+    length, is_exported = request.cache_length, bool(request.tps)
+    if length is not None and (reason := position_problem(model.config, length, is_exported=is_exported)):
         yield _problem("model.rotary_emb", reason)
 
 

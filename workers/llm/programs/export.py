@@ -37,6 +37,7 @@ from workers.llm.export.tracing import ModuleImporter, SubgraphTracer, slot_shap
 from workers.llm.models.added_biases import with_added_biases
 from workers.llm.models.attention import KERNELS
 from workers.llm.models.model_source import LocalModel, load_model
+from workers.llm.models.positions import position_problem
 from workers.llm.models.quantized_layout import BITS, QuantizedLayout
 from workers.llm.quantized.low_bit_modules import FP8
 from workers.llm.quantized.quantized_model import ProgramPrecision, ScaleOptions, quantize, sources
@@ -110,9 +111,8 @@ def read_request(args: argparse.Namespace) -> ExportRequest:
         raise BadInput(f"--cache-length {args.cache_length} cannot hold a prompt of {longest} tokens")
     model = load_model(args.model, args.revision, parse_overrides(args.override))
     model = with_added_biases(model, args.quantized)
-    limit = getattr(model.config, "max_position_embeddings", args.cache_length)
-    if args.cache_length > limit:
-        raise BadInput(f"--cache-length {args.cache_length}: this model has only {limit} positions")
+    if reason := position_problem(model.config, args.cache_length):
+        raise BadInput(f"--cache-length {args.cache_length}: {reason}")
     entries = entry_points(sorted(set(args.batch)), sorted(set(args.prompt_tokens)))
     dtype = DTYPES.get(args.precision, DTYPES[args.activations])
     scales = ScaleOptions(args.granularity, args.inputs, args.group_size)

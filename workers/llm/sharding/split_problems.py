@@ -42,9 +42,6 @@ def model_problems(config: Any, plan: Mapping[str, str], tp: int) -> Iterator[Sp
         yield SplitProblem(
             tp, "model", f"transformers ships no tensor-parallel plan for {config.model_type}: only tp 1 works"
         )
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in ("dynamic", "longrope"):
-        yield SplitProblem(tp, "model.rotary_emb", f"rope type {rope} changes with the sequence: it cannot be exported")
 
 
 def cut_group_problems(

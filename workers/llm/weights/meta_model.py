@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from workers.llm.command_line import BadInput
 from workers.llm.models import experts
 from workers.llm.models.attention import attention_implementation, unsupported_reason
+from workers.llm.models.positions import has_changing_factors
 from workers.llm.sharding.plan import Sharding, plan_sharding
 from workers.llm.sharding.split_problems import rank_problems
 from workers.llm.sharding.split_styles import Shape
@@ -48,7 +49,17 @@ def _compute_buffers(model: nn.Module, config: Any, dtype: torch.dtype) -> None:
             module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=dtype)
         elif module._non_persistent_buffers_set:
             parent, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(parent), leaf, type(module)(config=config))
+            setattr(model.get_submodule(parent), leaf, _with_one_set_of_factors(type(module)(config=config)))
+
+
+def _with_one_set_of_factors(module: Any) -> Any:
+    """Let a rotary embedding keep the factors of short texts (`workers.llm.models.positions`)."""
+    kinds = getattr(module, "rope_type", None)
+    if isinstance(kinds, dict):
+        module.rope_type = {name: "default" if has_changing_factors(kind) else kind for name, kind in kinds.items()}
+    elif isinstance(kinds, str) and has_changing_factors(kinds):
+        module.rope_type = "default"
+    return module
 
 
 def parameter_shapes(model: nn.Module) -> dict[str, Shape]:
