@@ -55,7 +55,7 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 def test_all_that_is_needed_is_pinned(locked: dict[str, tuple[str, int]], extras: list[str]) -> None:
     needed = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
     needed += [requirement for extra in extras for requirement in EXTRAS[extra]]
-    assert closure(needed) - locked.keys() - TORCH.keys() == set(), REMEDY
+    assert closure(needed) - locked.keys() - TORCH.keys() <= {"haloctl"}, REMEDY  # its extras may need each other
 
 
 @pytest.mark.parametrize("locked", [BASE, DEV, TORCH], ids=["base", "dev", "torch"])

@@ -89,6 +89,17 @@ class ReferenceModel:
         logits = self._model(input_ids=windows[:, :-1], use_cache=False, logits_to_keep=scored.shape[1]).logits
         return losses(logits, scored)
 
+    @torch.inference_mode()
+    def choice_gaps(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        """Return by how much the likeliest logit exceeds that of each token [B, N] from index `first` on.
+
+        Zero where the token is the likeliest one itself.
+        """
+        chosen = tokens[:, first:]
+        logits = self._model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=chosen.shape[1]).logits.float()
+        gaps: torch.Tensor = logits.amax(-1) - logits.gather(-1, chosen[..., None])[..., 0]
+        return gaps
+
 
 def pad_left(prompts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return tokens, mask and positions [B, T], with the padding of each row moved before its `lengths` tokens."""

@@ -89,7 +89,7 @@ class TokenSequence:
         return len(self.prompt) + self.max_new_tokens
 
     def release(self) -> list[int]:
-        """Forget what is in the cache; return the blocks. An unfinished score begins anew."""
+        """Forget what is in the cache; return the blocks. An unfinished score is repeated."""
         blocks, self.blocks, self.cached = self.blocks, [], 0
         self.prompt_logprobs.clear()
         return blocks
