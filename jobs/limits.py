@@ -13,6 +13,8 @@ MAX_SAMPLES = 1_000_000  #: of a task: its processes times their repetitions
 MAX_STEPS = 10_000_000  #: that a task times: its generations times their new tokens
 
 MAX_BATCH = 1 << 16
+MAX_CONCURRENCY = 1 << 14  #: requests in flight
+MAX_RATE = 1e5  #: requests per second
 MAX_TOKENS = 1 << 24  #: of a prompt, a generation or a window
 MAX_REPETITIONS = 100_000
 MAX_WINDOWS = 1 << 20

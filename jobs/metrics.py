@@ -15,6 +15,14 @@ class Metric:
     has_published_noise: bool = False  #: what is published about the noise of prefill and decode holds for it
 
 
+#: What is timed of a request to a server.
+SERVING_TIMES = {
+    "ttft": "from a request to its first token",
+    "tpot": "mean time of a request's further tokens",
+    "itl": "from one token to the next",
+    "e2e": "from a request to its last token",
+}
+
 METRICS: dict[str, Metric] = {
     "ttft_ms": Metric("benchmark", "ms", title="time to first token: one prefill", has_published_noise=True),
     "itl_ms": Metric("benchmark", "ms", title="inter-token latency: one decode step", has_published_noise=True),
@@ -41,6 +49,24 @@ METRICS: dict[str, Metric] = {
     "torch_compile_s": Metric("benchmark", "s", title="time that torch-compile's first calls take beyond later ones"),
     "host_memory_bytes": Metric("benchmark", "bytes", title="peak resident memory of all ranks together"),
     "device_memory_bytes": Metric("benchmark", "bytes", title="peak memory allocated on all devices together"),
+    **{
+        f"serving_{name}{suffix}_ms": Metric("serve", "ms", title=f"{share}{title}")
+        for name, title in SERVING_TIMES.items()
+        for suffix, share in (("", ""), ("_p90", "90th percentile: "), ("_p99", "99th percentile: "))
+    },
+    "serving_tokens_per_s": Metric("serve", "tokens/s", is_lower_better=False, title="new tokens of all requests"),
+    "serving_tokens_per_s_per_device": Metric("serve", "tokens/s", is_lower_better=False),
+    "serving_tokens_per_s_per_user": Metric(
+        "serve", "tokens/s", is_lower_better=False, title="new tokens of one request after its first"
+    ),
+    "serving_goodput_rps": Metric(
+        "serve", "requests/s", is_lower_better=False, title="requests that keep the job's limits"
+    ),
+    "serving_max_rate_rps": Metric(
+        "serve", "requests/s", is_lower_better=False, title="highest rate at which 99% of the requests keep them"
+    ),
+    "serving_other_tokens": Metric("serve", "fraction", title="served tokens that are not the reference's choice"),
+    "serving_max_gap": Metric("serve", "logits", title="largest gap to the logit of the reference's choice"),
     "quantize_s": Metric("quantize", "s", title="calibrating and writing the weights"),
     "quantize_peak_bytes": Metric("quantize", "bytes"),
     "quantized_bytes": Metric("quantize", "bytes", title="the weights' files"),

@@ -103,6 +103,42 @@ class BenchmarkSection(Section):
     """Where each variant is timed: once on any node with room, all in one place, or on each node or device."""
 
 
+class SloSection(Section):
+    """What a request must keep to count as good service."""
+
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    """Longest time to the first token, in milliseconds."""
+    tpot_ms: Annotated[float, Field(gt=0)] | None = None
+    """Longest mean time for each further token, in milliseconds."""
+
+
+class ServeSection(Section):
+    """How compiled programs are served, and under which load."""
+
+    concurrency: OneOrMore[Annotated[int, Field(ge=1, le=limits.MAX_CONCURRENCY)]] = [1, 2, 4, 8, 16]
+    """Requests in flight, one level of load after another."""
+    rates: Annotated[list[Annotated[float, Field(gt=0, le=limits.MAX_RATE)]], Field(max_length=limits.MAX_VALUES)] = []
+    """Further levels: requests per second, which come at random times whatever has become of the earlier ones."""
+    offline: bool = False
+    """Whether all requests of a level are also sent at once."""
+    requests: Count = 8
+    """Requests of each level, times its concurrency."""
+    rounds: Annotated[int, Field(ge=1, le=100)] = 2
+    """How often all levels are measured."""
+    slo: SloSection | None = None
+    """Limits for goodput, the requests per second that keep them, and for the highest rate that does."""
+    sequences: Windows = 48
+    """Sequences that are served and held against the reference, at more of them in flight than fit into a batch."""
+    decode_batch: OneOrMore[Batch] = [1, 4, 16]
+    """Batch sizes that the program decodes."""
+    prefill_batch: OneOrMore[Batch] = [1, 4]
+    """Batch sizes in which it takes prompts."""
+    chunk_tokens: Tokens = 128
+    """Tokens that it takes at once of a prompt that goes on from its middle."""
+    kv_pool_blocks: Annotated[int, Field(ge=2, le=limits.MAX_TOKENS)] | None = None
+    """Blocks of the KV cache, one of which is nobody's; by default enough for the largest batch at full length."""
+
+
 class CompileMode(StrEnum):
     """What torch.compile optimizes for, in its own words."""
 

@@ -8,6 +8,7 @@ from jobs.compiler_flags import flag_problem
 from jobs.engines import ENGINES
 from jobs.environment_variables import variable_problem
 from jobs.errors import UnknownToolchain
+from jobs.exporters import stages_of
 from jobs.inductor_options import inductor_problem
 from jobs.job_file.spec import JobSpec
 from jobs.job_file.variant_checks import variant_problems
@@ -116,6 +117,23 @@ def _stages(spec: JobSpec, toolchains: Specs) -> Problem | None:
     return None
 
 
+def _serving(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    if "serve" not in spec.stages:
+        return None
+    serve, new_tokens = spec.serve, spec.workload.new_tokens
+    loads = sum(serve.concurrency) + max(serve.concurrency) * (len(serve.rates) + serve.offline)
+    requests = loads * serve.requests * serve.rounds * len(spec.workload.prompt_tokens)
+    at_load: tuple[Key, ...] = (("serve", "requests"), ("serve", "rounds"), ("serve", "concurrency"), ("serve",))
+    stages = [(variant, stages_of(variant).get("serve")) for variant in spec.variants.unnamed]
+    able = [variant for variant, stage in stages if stage and stage.applies_to(variant)]
+    if not able and any(stage for _, stage in stages):
+        message = "the stage serve needs programs with `kv_cache: paged`, and no variant has that"
+        return Problem(message, (("variants", "kv_cache"), ("stages",)))
+    return _excess(requests, limits.MAX_SAMPLES, "requests of one server", at_load) or _excess(
+        requests * new_tokens, limits.MAX_STEPS, "tokens of one server", (("workload", "new_tokens"), *at_load)
+    )
+
+
 def _gate(spec: JobSpec, toolchains: Specs) -> Problem | None:
     for metric in spec.gate.metrics if spec.gate else ():
         if (stage := METRICS[metric].stage) not in spec.stages:
@@ -209,6 +227,7 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
     _variants,
     _known_toolchains,
     _stages,
+    _serving,
     _gate,
     _quantizer_options,
     _quantize,

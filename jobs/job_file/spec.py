@@ -27,6 +27,7 @@ from jobs.sections import (
     GateSection,
     NumericsSection,
     QuantizeSection,
+    ServeSection,
     SharktankSection,
     TorchSection,
     WorkloadSection,
@@ -78,6 +79,8 @@ class JobSpec(Section):
     """Options of the stage `numerics`."""
     benchmark: BenchmarkSection = BenchmarkSection()
     """Options of the stage `benchmark`."""
+    serve: ServeSection = ServeSection()
+    """Options of the stage `serve`."""
     gate: GateSection | None = None
     """Performance gate; without it a cell passes whatever its timings are."""
     timeout: Seconds = 1800.0

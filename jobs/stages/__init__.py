@@ -7,6 +7,7 @@ from jobs.stages.export import EXPORT
 from jobs.stages.invoke import INVOKE
 from jobs.stages.numerics import NUMERICS
 from jobs.stages.quantize import QUANTIZE
+from jobs.stages.serve import SERVE
 
 #: The stages as IREE, the default engine, does them; `jobs.engines.ENGINES` has those of other engines.
 STAGES: dict[str, Stage] = {
@@ -16,4 +17,5 @@ STAGES: dict[str, Stage] = {
     "invoke": INVOKE,
     "numerics": NUMERICS,
     "benchmark": BENCHMARK,
+    "serve": SERVE,
 }

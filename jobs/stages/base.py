@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # commands that only read need no pydantic
         CompileSection,
         NumericsSection,
         QuantizeSection,
+        ServeSection,
         SharktankSection,
         TorchSection,
         WorkloadSection,
@@ -101,6 +102,8 @@ class StageOptions(Protocol):
     def numerics(self) -> "NumericsSection": ...  # noqa: D102
     @property
     def benchmark(self) -> "BenchmarkSection": ...  # noqa: D102
+    @property
+    def serve(self) -> "ServeSection": ...  # noqa: D102
 
 
 @dataclass(frozen=True)

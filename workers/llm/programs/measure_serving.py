@@ -9,10 +9,9 @@ round of each level of load.
 
 import argparse
 import asyncio
-import gc
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from workers.llm.numerics.reference import load_reference
 from workers.llm.programs.invoke import add_program_arguments
 from workers.llm.programs.serve import KEY_VARIABLE
 from workers.llm.runtime.iree_session import read_program
-from workers.llm.serving_load.client import CompletionRequest, ServerClient, connect
+from workers.llm.serving_load.client import CompletionRequest, connect
 from workers.llm.serving_load.levels import Level, measure_level
 from workers.llm.serving_load.server_process import running_server
 from workers.llm.serving_load.teacher_forcing import compare_served
@@ -47,8 +46,10 @@ def main() -> None:
         *(f"--override={item}" for item in args.override),
     ]
     with running_server(command, Path("outputs/server.json"), {KEY_VARIABLE: key}) as url:
-        report = asyncio.run(measure(args, model, program, url, key))
-    write_json(REPORT, report)
+        numeric = check(args, model, program, url, key)
+        print(json.dumps(numeric), flush=True)
+        levels = asyncio.run(measure(args, model, program, url, key))
+    write_json(REPORT, {"numeric": numeric, "levels": levels})
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -70,17 +71,15 @@ def parse_arguments() -> argparse.Namespace:
 
 async def measure(
     args: argparse.Namespace, model: LocalModel, program: dict[str, Any], url: str, key: str
-) -> dict[str, Any]:
-    """Return the report."""
+) -> list[dict[str, Any]]:
+    """Return what was measured in each round of each level."""
+    levels = []
     async with connect(url, model.source.name, key) as client:
-        numeric = await check(client, args, model, program)
-        print(json.dumps(numeric), flush=True)
-        levels = []
         for number in range(args.rounds):
             for level in levels_of(args):
                 print(f"round {number + 1}: {level.facts}", flush=True)
                 levels.append(await measure_level(client, level, program["vocab_size"], SEED + number))
-    return {"numeric": numeric, "levels": levels}
+    return levels
 
 
 def levels_of(args: argparse.Namespace) -> Iterator[Level]:
@@ -95,10 +94,8 @@ def levels_of(args: argparse.Namespace) -> Iterator[Level]:
             yield Level(prompt, args.new_tokens, count, concurrency=count)
 
 
-async def check(
-    client: ServerClient, args: argparse.Namespace, model: LocalModel, program: dict[str, Any]
-) -> dict[str, Any]:
-    """Serve sequences of all lengths at more than the largest batch, some streamed and some left; compare the rest."""
+def check(args: argparse.Namespace, model: LocalModel, program: dict[str, Any], url: str, key: str) -> dict[str, Any]:
+    """Serve sequences of all lengths at more than the largest batch, and compare them with the reference."""
     largest = max(entry["batch"] for entry in program["entry_points"] if entry["kind"] == "decode")
     try:
         tokens = load_tokenizer(model)(args.text.read_text(encoding="utf-8"), verbose=False).input_ids
@@ -106,15 +103,14 @@ async def check(
         raise BadInput(f"the text {args.text} cannot be read: {problem}") from None
     longest = max(program["prompt_tokens"])
     requests = mixed_requests(tokens, args.sequences, longest, program["cache_length"], SEED)
-    served = await serve_all(client, requests, concurrency=2 * largest + 1)
-    reference = load_reference(model)
-    report = compare_served(reference, requests, served)
-    del reference
-    gc.collect()
-    return report
+    served = asyncio.run(serve_all(requests, 2 * largest + 1, url, model.source.name, key))
+    reference = load_reference(model)  # freed with this function: the server's memory is measured without it
+    return compare_served(reference, requests, served)
 
 
-async def serve_all(client: ServerClient, requests: list[CompletionRequest], concurrency: int) -> list[list[int]]:
+async def serve_all(
+    requests: Sequence[CompletionRequest], concurrency: int, url: str, model: str, key: str
+) -> list[list[int]]:
     """Return the tokens of each request; every second one is streamed, and others leave meanwhile."""
     room = asyncio.Semaphore(concurrency)
 
@@ -124,7 +120,8 @@ async def serve_all(client: ServerClient, requests: list[CompletionRequest], con
                 await client.leave_early(requests[number])
             return await client.tokens(requests[number], is_streamed=number % 2 == 0)
 
-    return await asyncio.gather(*map(serve, range(len(requests))))
+    async with connect(url, model, key) as client:
+        return await asyncio.gather(*map(serve, range(len(requests))))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ def _handler(describe: Callable[[Any], tuple[int, str]]) -> Callable[[Request, E
 def _first_fault(problem: RequestValidationError) -> str:
     """Return where a body is wrong first, and why."""
     fault = problem.errors()[0]
+    if fault["type"] == "json_invalid" or len(fault["loc"]) < 2:
+        return "the body must be a JSON object, with Content-Type: application/json"
     place = ".".join(str(part) for part in fault["loc"][1:] if isinstance(part, int) or part.replace("_", "").islower())
     message = str(fault["msg"]).removeprefix("Value error, ")
     return f"{place}: {message}" if place else message

@@ -35,5 +35,6 @@ def capacity_of(program: PagedProgram, costs: CallCosts) -> Capacity:
         pool_blocks=program.pool_blocks - 1,
         max_rows=max(shape.batch for shape in costs.shapes("decode")),
         length=program.program["cache_length"],
+        can_sample=any(shape.kind == "sample" for shape in program.shapes),
         step_tokens=max(shape.batch * shape.tokens for shape in costs.shapes("prefill")),
     )

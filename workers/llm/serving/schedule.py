@@ -23,6 +23,7 @@ class Capacity:
     max_rows: int  #: that run at a time
     length: int  #: tokens that one sequence can have
     step_tokens: int  #: of prompts, that one step takes at most where it has a choice
+    can_sample: bool  #: next tokens other than the likeliest can be chosen
 
     def blocks(self, tokens: int) -> int:
         """Return how many blocks hold this many tokens."""
@@ -60,7 +61,9 @@ def refusal(sequence: TokenSequence, capacity: Capacity, costs: CallCosts) -> st
     if capacity.blocks(most) > capacity.pool_blocks:
         return f"{most} tokens need {capacity.blocks(most)} blocks of the KV cache, it has {capacity.pool_blocks}"
     if sequence.is_scored and not costs.tokens("score"):
-        return "this program has no entry points that score prompts"
+        return "this program has no entry points that score prompts: leave echo or logprobs out"
+    if sequence.options.temperature and not capacity.can_sample:
+        return "this program has no entry points that sample: give temperature 0"
     return None
 
 
