@@ -19,7 +19,7 @@ Limits = Mapping[str, float]  #: of `ttft_ms` and `tpot_ms`
 def load_measurements(levels: Sequence[Round], devices: int, limits: Limits | None) -> list[Measurement]:
     """Return the metrics of all levels, each of which was measured in one round or several.
 
-    Of times each request is a sample; of what is a figure of a whole round each round is one. `batch` in their context is
+    Of times each request is a sample; of a figure of a whole round each round is one. `batch` in their context is
     the number of requests in flight.
     """
     rounds: dict[tuple[Any, ...], list[Round]] = {}
