@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobs.contexts import context_for
 from jobs.process_order import ProcessOrder, order_processes, report_name
 from jobs.runtime_flags import is_runtime_flag
 from jobs.stages.base import (
@@ -83,7 +84,7 @@ def settings(cell: Cell) -> dict[str, Any]:
         "generations": cell.spec.benchmark.generations,
         **sampling_settings(cell),
         **runtime_settings(cell),
-        **({"kv_cache": KvCache.PAGED.value} if cell.variant.kv_cache is KvCache.PAGED else {}),
+        **({"kv_block_tokens": workload.kv_block_tokens} if cell.variant.kv_cache is KvCache.PAGED else {}),
     }
 
 
@@ -100,21 +101,28 @@ def batches_of(settings: Settings, kind: str) -> list[int]:
 
 
 def timed_calls(settings: Settings) -> Iterator[TimedCall]:
-    """Yield every entry point to time; a decode step is timed at the first position after its prompt."""
-    is_paged = settings.get("kv_cache") == KvCache.PAGED
+    """Yield every entry point to time; a decode step is timed at the first position after its prompt.
+
+    It is that of the smallest context that holds the whole generation.
+    """
     prefills, decodes = batches_of(settings, "bs_prefill"), batches_of(settings, "bs_decode")
     for batch, prompt in product(sorted({*prefills, *decodes}), settings["prompt_tokens"]):
-        table = (f"@{INPUTS}/export/block_table_bs{batch}.npy",) if is_paged else ()
+        context = context_for(prompt + settings["new_tokens"], settings.get("kv_block_tokens"))
         if batch in prefills:
             yield TimedCall(
                 f"prefill_bs{batch}_t{prompt}", batch, prompt, "ttft_ms", f"prefill_bs{batch}_t{prompt}",
-                (f"{batch}x{prompt}xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch * prompt,
+                (f"{batch}x{prompt}xi64={TOKEN}", f"{batch}xi64={prompt}", *_table(settings, batch)), batch * prompt,
             )  # fmt: skip
         if batch in decodes:
             yield TimedCall(
-                f"decode_bs{batch}_t{prompt}", batch, prompt, "itl_ms", f"decode_bs{batch}",
-                (f"{batch}x1xi64={TOKEN}", f"{batch}xi64={prompt}", *table), batch,
+                f"decode_bs{batch}_t{prompt}", batch, prompt, "itl_ms", f"decode_bs{batch}_c{context}",
+                (f"{batch}x1xi64={TOKEN}", f"{batch}xi64={prompt}", *_table(settings, batch, f"_c{context}")), batch,
             )  # fmt: skip
+
+
+def _table(settings: Settings, batch: int, context: str = "") -> list[str]:
+    """Return the file with the block table of a function, where the cache is paged."""
+    return [f"@{INPUTS}/export/block_table_bs{batch}{context}.npy"] if "kv_block_tokens" in settings else []
 
 
 def timed_generations(settings: Settings) -> Iterator[TimedGeneration]:

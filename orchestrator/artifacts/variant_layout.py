@@ -70,7 +70,7 @@ def folder_files(variant: VariantFiles) -> list[Artifact]:
 
 
 def calls(config: Config, folder: Path = Path()) -> list[EntryPointCall]:
-    """Return a call of each entry point: prefill of a whole bucket, decode right after the longest prompt."""
+    """Return a call of each entry point: prefill of a whole bucket, decode after the longest prompt of its context."""
     return [
         EntryPointCall(
             path_part(entry.get("label", entry["name"])),
@@ -86,9 +86,16 @@ def _input(argument: Mapping[str, Any], entry: Mapping[str, Any], config: Config
         return str(argument["input"])
     if "file" in argument:  # a block table
         return f"@{folder / path_part(argument['file'])}"
-    value = TOKEN if argument["name"] == "tokens" else entry.get("prompt_tokens", max(config["prompt_tokens"]))
+    value = TOKEN if argument["name"] == "tokens" else entry.get("prompt_tokens", _position(entry, config))
     shape = "".join(f"{size}x" for size in argument["shape"])
     return f"{shape}{IREE_TYPES[argument['dtype']]}={value}"
+
+
+def _position(entry: Mapping[str, Any], config: Config) -> int:
+    """Return the position after the longest prompt that a decode's context holds."""
+    prompts = config["prompt_tokens"]
+    context = entry.get("context", max(prompts) + 1)
+    return int(max((prompt for prompt in prompts if prompt < context), default=context - 1))
 
 
 def commands(config: Config, target: str, folder: Path, tool: str = BENCHMARK) -> list[tuple[str, ...]]:

@@ -21,8 +21,9 @@ from orchestrator.imports.imported_file import (
     read_file,
 )
 
-#: The name of an entry point: `prefill_bs4_t2048` in haloctl's programs, `prefill_bs4` in sharktank's.
-FUNCTION = re.compile(r"(?:BM_)?(prefill|decode)(?:_bs(\d{1,9}))?(?:_t(\d{1,9}))?\b.*")
+#: The name of an entry point: `prefill_bs4_t2048` and `decode_bs4_c2080` in haloctl's programs, `prefill_bs4` in
+#: sharktank's.
+FUNCTION = re.compile(r"(?:BM_)?(prefill|decode)(?:_bs(\d{1,9}))?(?:_t(\d{1,9}))?(?:_c\d{1,9})?\b.*")
 METRICS = {"prefill": "ttft_ms", "decode": "itl_ms"}
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from jobs.contexts import context_for
 from tests.acceptance.conftest import Filled
 from tests.acceptance.haloctl import Haloctl
-from tests.acceptance.job_specs import PROMPT_TOKENS
+from tests.acceptance.job_specs import NEW_TOKENS, PROMPT_TOKENS
 
-FUNCTIONS = [f"prefill_bs1_t{PROMPT_TOKENS}", "decode_bs1"]
+DECODE = f"decode_bs1_c{context_for(PROMPT_TOKENS + NEW_TOKENS)}"
+FUNCTIONS = [f"prefill_bs1_t{PROMPT_TOKENS}", DECODE]
 ONCE = "--benchmark_min_time=1x"
 PROGRAM_S = 60.0
 
@@ -42,8 +44,8 @@ def test_its_commands_and_its_script_run_every_function(filled: Filled, tmp_path
         assert [row["run_name"].split("/")[0] for row in timed["benchmarks"]] == [f"BM_{function}"]
     called = run("sh", str(folder / "run.sh"), "run")
     assert [line for line in called.splitlines() if line.startswith("EXEC")] == [f"EXEC @{name}" for name in FUNCTIONS]
-    timed_one = run("sh", str(folder / "run.sh"), "decode_bs1", ONCE)
-    assert "BM_decode_bs1" in timed_one
+    timed_one = run("sh", str(folder / "run.sh"), DECODE, ONCE)
+    assert f"BM_{DECODE}" in timed_one
     assert "prefill" not in timed_one
 
 

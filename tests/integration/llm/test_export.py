@@ -78,7 +78,7 @@ CASES = [
         },
     ),
     ExportCase("qwen3", 2, "bf16"),
-    ExportCase("llama", 1, "f16", batch=(1, 3), prompt_tokens=(20,), block_tokens=32),
+    ExportCase("llama", 1, "f16", batch=(1, 3), prompt_tokens=(4, 20), block_tokens=32),
     ExportCase("llama", 8, block_tokens=16, config={"rope_parameters": DYNAMIC, "max_position_embeddings": 36}),
     ExportCase("granite", 2, "f16", attention="eager", config={"vocab_size": 255, "tie_word_embeddings": True}),
 ]
@@ -180,6 +180,7 @@ def program_logits(
     for step in range(steps):
         at = lengths + step
         logits.append(session.decode(tokens.gather(1, at[:, None]), at, *table))
+        assert logits[-1].argmax(-1).equal(session.decode_greedily(tokens.gather(1, at[:, None]), at, *table))
     return torch.cat(logits, dim=1)
 
 
@@ -198,7 +199,7 @@ def scrambled_table(session: IreeSession, batch: int, generator: torch.Generator
     for argument in session.program["entry_points"][-1]["arguments"]:
         if argument["name"] == "block_table":
             pool, blocks = argument["pool_blocks"], argument["shape"][1]
-            return [torch.randperm(pool, generator=generator)[: batch * blocks].view(batch, blocks)]
+            return [1 + torch.randperm(pool - 1, generator=generator)[: batch * blocks].view(batch, blocks)]
     return []
 
 

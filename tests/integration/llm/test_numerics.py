@@ -169,7 +169,7 @@ def test_every_entry_point_answers_finite_logits(build: Build, tp: int) -> None:
     batches, prompt_tokens = SIZES[tp]
     assert {call["entry_point"] for call in calls} == {
         *(f"prefill_bs{batch}_t{tokens}" for batch in batches for tokens in prompt_tokens),
-        *(f"decode_bs{batch}" for batch in batches),
+        *(f"decode_bs{batch}_c{tokens + 16}" for batch in batches for tokens in prompt_tokens),
     }
     assert all(call["finite"] and call["max_abs_logit"] > 0 for call in calls)
 

@@ -55,7 +55,7 @@ IREE = {
         run("BM_prefill_bs4_t2048/process_time/real_time", 201.0, repetition_index=1),
         run("BM_prefill_bs4_t2048/process_time/real_time", 200.0, repetition_index=0),
         run("BM_prefill_bs4_t2048/process_time/real_time_mean", 200.5, run_type="aggregate", aggregate_name="mean"),
-        run("BM_decode_bs4/process_time/real_time", 9600.0, time_unit="us"),
+        run("BM_decode_bs4_c2080/process_time/real_time", 9600.0, time_unit="us"),
         run("BM_other/real_time", 1.0),
     ],
 }

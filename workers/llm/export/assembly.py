@@ -164,7 +164,8 @@ class _EntryPointAssembler:
         if self._owner.tp > 1:
             home = ir.DictAttr.get({"iree.abi.affinity": mlir_ops.device(0)})
             self._function.attributes["arg_attrs"] = ir.ArrayAttr.get([home] * len(self._program.inputs))
-            self._function.attributes["res_attrs"] = ir.ArrayAttr.get([home])
+            results = len(mlir_ops.operations(self._function)[-1].operands)
+            self._function.attributes["res_attrs"] = ir.ArrayAttr.get([home] * results)
 
     def _call_layer(self, op: ir.Operation, name: str, layer: TracedLayer, required: list[RequiredTensor]) -> None:
         at = ir.InsertionPoint(op)

@@ -4,10 +4,23 @@ So a row with a wrong argument neither reads nor writes what belongs to another 
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
 from workers.llm.export.kv_cache import CacheLayout
+
+
+@dataclass(frozen=True)
+class BoundedRows:
+    """The rows of a call, within bounds."""
+
+    tokens: torch.Tensor  #: [batch, tokens]
+    counts: torch.Tensor  #: [batch], how many of them each row has
+    positions: torch.Tensor  #: [1 or batch, tokens], where they stand in their rows
+    table: torch.Tensor | None  #: [batch, columns], the blocks of each row
+    is_token: torch.Tensor | None  #: [batch, tokens], not what is behind; None: each row has one token
+    is_valid: torch.Tensor  #: [batch], whether a row's arguments were within bounds
 
 
 @dataclass(frozen=True)
@@ -16,29 +29,47 @@ class Bounds:
 
     layout: CacheLayout
     vocab_size: int
-    bucket: int | None  #: of a prefill; None for a decode
-    pool_blocks: int  #: of a paged cache
+    tokens: int  #: of a row in a call
+    context: int | None  #: None in a prefill
 
     def apply(
-        self, tokens: torch.Tensor, second: torch.Tensor, table: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """Return the arguments within bounds, and which rows were valid `[batch]`.
+        self,
+        tokens: torch.Tensor,
+        lengths: torch.Tensor | None,
+        starts: torch.Tensor | None,
+        table: torch.Tensor | None,
+    ) -> BoundedRows:
+        """Return the rows of a call; without `lengths` each has one token, without `starts` it begins at position 0.
 
-        What is behind a prompt, or behind the blocks in use, may be anything.
+        What is behind a row's tokens, or behind the blocks in use, may be anything.
         """
-        least, most = (0, self.layout.length - 1) if self.bucket is None else (1, self.bucket)
-        inside = second.clamp(least, most)
-        is_valid = inside == second
-        count = torch.ones_like(second) if self.bucket is None else second
+        batch, columns = tokens.shape[0], torch.arange(self.tokens)[None]
+        counts = torch.ones(batch, dtype=torch.int64) if lengths is None else lengths.clamp(1, self.tokens)
+        first = torch.zeros(batch, dtype=torch.int64) if starts is None else self._inside(starts, counts)
+        is_token = None if lengths is None else columns < counts[:, None]
         known = tokens.clamp(0, self.vocab_size - 1)
-        is_valid = torch.logical_and(is_valid, _all_used(known == tokens, count))
+        checks = [_all_used(known == tokens, counts)]
+        checks += [] if lengths is None else [lengths == counts]
+        checks += [] if starts is None else [starts == first]
         if table is not None and self.layout.block_tokens is not None:
-            first = table[:, :1].clamp(0, self.pool_blocks - 1)
-            is_inside = torch.logical_and(table >= 0, table < self.pool_blocks)
-            last = inside if self.bucket is None else torch.full_like(inside, self.bucket - 1)
-            is_valid = torch.logical_and(is_valid, _all_used(is_inside, last // self.layout.block_tokens + 1))
-            table = torch.where(is_inside, table, first)
-        return known, inside, table, is_valid
+            table, is_known = self._known_blocks(table)
+            checks.append(_all_used(is_known, (first + counts - 1) // self.layout.block_tokens + 1))
+        positions = columns if starts is None else (first[:, None] + columns).clamp(max=self._limit - 1)
+        is_valid = reduce(torch.logical_and, checks)
+        return BoundedRows(known, counts, positions, table, is_token, is_valid)
+
+    @property
+    def _limit(self) -> int:
+        """Tokens that a row can have after a call."""
+        return min(self.layout.length, self.context or self.tokens)
+
+    def _inside(self, starts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(starts.clamp(min=0), self._limit - counts)
+
+    def _known_blocks(self, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the table with block 0, which is nobody's, in place of blocks that are none; and which are some."""
+        is_known = torch.logical_and(table > 0, table < self.layout.pool)
+        return torch.where(is_known, table, 0), is_known
 
 
 def _all_used(is_good: torch.Tensor, count: torch.Tensor) -> torch.Tensor:

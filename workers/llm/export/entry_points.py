@@ -1,97 +1,76 @@
-"""The functions of a program as torch modules: prefill and decode over a transformers model."""
+"""The functions of a program: their names, arguments and results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
 
 import torch
-from torch import nn
 
-from workers.llm.export.bounds import Bounds
-from workers.llm.export.kv_cache import CacheLayout, SlotCache
+from workers.llm.export.kv_cache import CacheLayout
+from workers.llm.export.subgraphs import TensorMeta
+
+#: the sizes in a function's name beside its batch, by its kind; and the letters in front of them
+_SIZES: dict[str, tuple[str, ...]] = {"prefill": ("prompt_tokens",), "decode": ("context",)}
+_LETTERS = {"prompt_tokens": "t", "context": "c"}
+#: arguments in their order; without a block table where the cache is contiguous
+_ARGUMENTS = {
+    "prefill": ("tokens", "lengths", "block_table"),
+    "decode": ("tokens", "positions", "block_table"),
+}
+_RESULTS = {
+    "prefill": ("logits", "next_tokens"),
+    "decode": ("logits", "next_tokens"),
+}
 
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One function of the program, for one batch size: the prefill of a prompt bucket, or a decode step."""
+    """One function of the program, for one batch size."""
 
-    kind: str  #: "prefill" or "decode"
+    kind: str
     batch: int
-    tokens: int  #: that one call takes for each row: the bucket, or 1
+    tokens: int = 1  #: that one call takes for each row: the bucket of a prefill
+    context: int | None = None  #: slots of its row that a token attends to; None in a prefill, which reads none
 
     @property
     def name(self) -> str:
         """Name of the function in the module."""
-        bucket = f"_t{self.tokens}" if self.kind == "prefill" else ""
-        return f"{self.kind}_bs{self.batch}{bucket}"
+        return "_".join(
+            [f"{self.kind}_bs{self.batch}", *(f"{_LETTERS[key]}{size}" for key, size in self.sizes.items())]
+        )
 
     @property
-    def second_argument(self) -> str:
-        """Name of the second argument: `lengths` of the prompts in a prefill, `positions` of the decoded tokens."""
-        return "lengths" if self.kind == "prefill" else "positions"
+    def sizes(self) -> dict[str, int]:
+        """What one call takes of each row, as config.json says it: `prompt_tokens` and `context`."""
+        sizes = {"prompt_tokens": self.tokens, "context": self.context or 0}
+        return {key: sizes[key] for key in _SIZES[self.kind]}
 
-    def arguments(self, layout: CacheLayout) -> dict[str, tuple[int, ...]]:
-        """Return the arguments' shapes by name, in order; all are int64.
+    def arguments(self, layout: CacheLayout) -> dict[str, TensorMeta]:
+        """Return the arguments by name, in order.
 
-        `block_table` lists the blocks of each row, first to last. A prefill writes its whole bucket, so every block of
-        the bucket must belong to the row.
+        `block_table` lists the blocks of each row, first to last.
         """
-        table = {} if layout.block_tokens is None else {"block_table": (self.batch, layout.blocks)}
-        return {"tokens": (self.batch, self.tokens), self.second_argument: (self.batch,), **table}
+        context = self.context or layout.capacity
+        shapes = {
+            "tokens": (self.batch, self.tokens),
+            "lengths": (self.batch,),
+            "positions": (self.batch,),
+            **({"block_table": (self.batch, layout.columns(context))} if layout.block_tokens else {}),
+        }
+        return {name: TensorMeta(shapes[name], torch.int64) for name in _ARGUMENTS[self.kind] if name in shapes}
+
+    def results(self, vocab_size: int, dtype: torch.dtype) -> dict[str, TensorMeta]:
+        """Return the results by name, in order; `dtype` is the program's."""
+        metas = {
+            "logits": TensorMeta((self.batch, 1, vocab_size), dtype),
+            "next_tokens": TensorMeta((self.batch,), torch.int64),
+        }
+        return {name: metas[name] for name in _RESULTS[self.kind]}
 
 
-def entry_points(batch_sizes: Sequence[int], prompt_tokens: Sequence[int]) -> list[EntryPoint]:
-    """Return all functions of a program, prefills first."""
-    prefills = [EntryPoint("prefill", batch, tokens) for batch in batch_sizes for tokens in prompt_tokens]
-    return [*prefills, *(EntryPoint("decode", batch, 1) for batch in batch_sizes)]
-
-
-class EntryPointModule(nn.Module):
-    """The whole model as the function of one entry point: tokens and lengths or positions in, logits out."""
-
-    def __init__(self, model: nn.Module, entry: EntryPoint, layout: CacheLayout, slots: int) -> None:
-        super().__init__()
-        self.model = model
-        self.entry = entry
-        self.layout = layout
-        config: Any = model.config
-        bucket = entry.tokens if entry.kind == "prefill" else None
-        self.bounds = Bounds(layout, config.vocab_size, bucket, slots // (layout.block_tokens or 1))
-
-    def forward(self, tokens: torch.Tensor, second: torch.Tensor, table: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the logits `[batch, 1, vocab]` of each row's last token; NaN for a row that is out of bounds."""
-        tokens, second, table, is_valid = self.bounds.apply(tokens, second, table)
-        if self.entry.kind == "decode":
-            logits = self._logits(tokens, second[:, None], None, table)
-        else:
-            logits = self._logits(tokens, torch.arange(self.entry.tokens)[None], second - 1, table)
-        return torch.where(is_valid[:, None, None], logits, float("nan"))
-
-    def _logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None, table: torch.Tensor | None
-    ) -> torch.Tensor:
-        decoder = self.model.get_submodule(self.model.base_model_prefix)  # type: ignore[arg-type]
-        batch, layout = self.entry.batch, self.layout
-        rows = layout.places(positions, batch, table)
-        is_decode = self.entry.kind == "decode"
-        gathers = is_decode and table is not None
-        all_rows = layout.places(torch.arange(layout.capacity)[None], batch, table) if gathers else None
-        cache = SlotCache(rows, batch, layout, is_decode, all_rows, positions=positions)
-        hook = decoder.register_forward_hook(lambda _module, _arguments, output: _select_last(output, last))
-        try:
-            return self.model(  # type: ignore[no-any-return]
-                input_ids=tokens,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-            ).logits
-        finally:
-            hook.remove()
-
-
-def _select_last(output: Any, last: torch.Tensor | None) -> Any:
-    """Keep the hidden state of each row's last position alone: no other needs logits."""
-    if last is not None:
-        hidden = output.last_hidden_state
-        output.last_hidden_state = hidden[torch.arange(hidden.shape[0]), last][:, None]
-    return output
+def entry_points(batches: Iterable[int], prompt_tokens: Sequence[int], contexts: Sequence[int]) -> list[EntryPoint]:
+    """Return a program's prefills and decodes, prefills first."""
+    batches = sorted(set(batches))
+    prefills = [EntryPoint("prefill", batch, tokens) for batch, tokens in product(batches, sorted(set(prompt_tokens)))]
+    decodes = [EntryPoint("decode", *sizes) for sizes in product(batches, (1,), sorted(set(contexts)))]
+    return [*prefills, *decodes]

@@ -13,9 +13,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 
+from jobs.contexts import context_for
 from workers.llm.command_line import BadInput
 from workers.llm.export.entry_points import EntryPoint
-from workers.llm.export.kv_cache import CacheLayout, block_table
+from workers.llm.export.kv_cache import CacheLayout
 from workers.llm.export.subgraphs import cut_into_subgraphs, kind_of
 from workers.llm.export.tracing import SubgraphTracer, TracedBlock, TracedProgram
 from workers.llm.models.small_config import choose_layers, small_config, with_layers
@@ -24,7 +25,7 @@ from workers.llm.weights.meta_model import build_meta_model, shard
 
 #: the largest difference, in standard deviations of the outputs: different orders of f32 sums make 1e-5
 TOLERANCE = 1e-3
-PREFILL, DECODE = EntryPoint("prefill", 2, 12), EntryPoint("decode", 2, 1)
+PREFILL = EntryPoint("prefill", 2, 12)
 LENGTHS, STEPS = torch.tensor([12, 9]), 2
 
 
@@ -39,7 +40,8 @@ def check_equivalence(model: nn.Module, attention: str, block_tokens: int | None
         raise BadInput(f"model: transformers ships no plan that names the blocks of a {config.model_type}'s layers")
     chosen = choose_layers(_layer_kinds(model))
     narrow = small_config(config, chosen[-1] + 1)
-    layout = CacheLayout(PREFILL.tokens + STEPS, block_tokens)
+    # rows are longer than what a decode reads of them
+    layout = CacheLayout(2 * context_for(PREFILL.tokens + STEPS, block_tokens), PREFILL.batch, block_tokens)
     try:
         reference = _build_reference(narrow, chosen)
         meta_model = _keep(build_meta_model(narrow, torch.float32, attention, mode := FakeTensorMode()), chosen)
@@ -107,22 +109,30 @@ class TracedSubgraphs:
         self._weights = weights
         self._cache: dict[str, list[torch.Tensor]] = {}
         self.outputs: dict[str, torch.Tensor] = {}  #: of each subgraph in the latest call, in the order of their ends
-        self._table = () if layout.block_tokens is None else (torch.from_numpy(block_table(2, layout.blocks)).flip(0),)
+        self._layout = layout
+        self.decode = EntryPoint("decode", PREFILL.batch, context=layout.capacity // 2)
         sharding = shard(model, 1)
         stubs = cut_into_subgraphs(model, sharding)
-        slots = layout.slots(PREFILL.batch)
-        tracer = SubgraphTracer(model, stubs, sharding, slots, mode, torch.float32, self._graphs.__setitem__)
-        self._programs = {entry: tracer.trace(entry, layout) for entry in (PREFILL, DECODE)}
+        tracer = SubgraphTracer(model, stubs, sharding, layout, mode, torch.float32, self._graphs.__setitem__)
+        self._programs = {entry: tracer.trace(entry) for entry in (PREFILL, self.decode)}
 
     def call(self, entry: EntryPoint, tokens: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """Return the logits of an entry point."""
         program = self._programs[entry]
         self.outputs = {}
         weights = [self._weights[name] for name in program.weights]
-        inputs = [tokens, second, *self._table, *weights, *program.constants.values()]
+        inputs = [tokens, second, *self._table(entry), *weights, *program.constants.values()]
         logits: torch.Tensor
-        (logits,) = self._run(entry.name, inputs, lambda name, tensors: self._call(program, name, tensors))
+        logits, _ = self._run(entry.name, inputs, lambda name, tensors: self._call(program, name, tensors))
         return logits
+
+    def _table(self, entry: EntryPoint) -> tuple[torch.Tensor, ...]:
+        """Return the rows' blocks, which are not in the order of the rows."""
+        if self._layout.block_tokens is None:
+            return ()
+        return (
+            torch.from_numpy(self._layout.block_table(entry.batch, entry.context or self._layout.capacity)).flip(0),
+        )
 
     def _run(self, symbol: str, inputs: list[torch.Tensor], call: "Call") -> Any:
         return SubgraphInterpreter(self._graphs[symbol], call).run(*inputs)
@@ -183,7 +193,7 @@ def _compare(reference: nn.Module, subgraphs: TracedSubgraphs) -> str | None:
     outputs = subgraphs.outputs
     for step in range(STEPS):
         positions = LENGTHS + step
-        logits.append(subgraphs.call(DECODE, tokens.gather(1, positions[:, None]), positions))
+        logits.append(subgraphs.call(subgraphs.decode, tokens.gather(1, positions[:, None]), positions))
     expected = [
         reference(input_ids=row[None, : end + STEPS], use_cache=False).logits[0, end - 1 :]
         for row, end in zip(tokens, LENGTHS.tolist(), strict=True)

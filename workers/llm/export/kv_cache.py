@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from workers.llm.models.attention import TILE, round_up
+from jobs.contexts import TILE, context_for
 from workers.llm.quantized.low_bit_modules import from_cache, to_cache
 
 BLOCK_TOKENS = (16, 32)  #: block sizes: whole tiles of the matrix units, so that no masked slot splits one
@@ -24,28 +24,49 @@ class CacheLayout:
     """The mapping from the tokens of a row to slots of a cache tensor."""
 
     length: int  #: tokens that one row must hold
+    rows: int  #: that must have room at the same time: the largest batch
     block_tokens: int | None = None  #: size of the pool's blocks; None where a row is contiguous
-    spare: int = 0  #: additional tokens that a row can hold
+    pool_blocks: int | None = None  #: least number of blocks in the pool; None: as many as all rows need
+    spare: int = 0  #: additional tokens: of each contiguous row, or of the pool
 
     @property
     def capacity(self) -> int:
         """Slots of one row: whole blocks, or whole tiles of the matrix units."""
-        return round_up(self.length + self.spare, self.block_tokens or TILE)
+        return context_for(self.length + (0 if self.block_tokens else self.spare), self.block_tokens)
 
     @property
     def blocks(self) -> int:
-        """Blocks of one row, which are its entries in the block table."""
-        assert self.block_tokens is not None
-        return self.capacity // self.block_tokens
+        """Blocks of one row."""
+        return self.columns(self.capacity)
 
-    def slots(self, batch: int) -> int:
-        """Return the slots of a cache tensor for `batch` rows, the largest batch of the program.
+    @property
+    def pool(self) -> int:
+        """Blocks of the pool. Block 0 belongs to no row: it takes what is behind a row's tokens."""
+        least = self.rows * self.blocks + 1 if self.pool_blocks is None else self.pool_blocks
+        return least + self.columns(self.spare)
 
-        It is sized exactly: attention over a whole tensor reads it in place.
+    @property
+    def slots(self) -> int:
+        """Slots of a cache tensor.
+
+        Contiguous rows are sized exactly: attention over a whole tensor reads it in place.
         """
-        return batch * self.capacity
+        return self.rows * self.capacity if self.block_tokens is None else self.pool * self.block_tokens
 
-    def clear_of(self, sizes: Collection[int], batch: int, slot_bytes: int, layers: int) -> "CacheLayout":
+    def columns(self, tokens: int) -> int:
+        """Return how many columns of a block table hold so many tokens, which are whole blocks."""
+        assert self.block_tokens is not None
+        return tokens // self.block_tokens
+
+    def block_table(self, batch: int, context: int) -> np.ndarray[Any, Any]:
+        """Return the first blocks `[batch, columns]` of each row, where all rows have blocks of their own, ascending.
+
+        In a pool that is too small for all rows, some share blocks.
+        """
+        blocks = np.arange(batch * self.blocks, dtype=np.int64).reshape(batch, self.blocks)
+        return 1 + blocks[:, : self.columns(context)] % (self.pool - 1)
+
+    def clear_of(self, sizes: Collection[int], slot_bytes: int, layers: int) -> "CacheLayout":
         """Return the layout with as many spare tokens as keep the last layers' caches off the offsets `sizes` (bytes).
 
         IREE 3.13 merges two arguments of a function that are equal in its last call alone (the map of duplicates in
@@ -53,25 +74,30 @@ class CacheLayout:
         were equal, each layer wrote its keys to another place than they were read from. This can go with a release
         whose pass drops duplicates that are not equal in every call.
         """
-        tensor_bytes = self.slots(batch) * slot_bytes
+        tensor_bytes = self.slots * slot_bytes
         if not {number * tensor_bytes for number in range(max(2 * layers - 4, 1), 2 * layers)} & set(sizes):
             return self
         spare = self.spare + (self.block_tokens or TILE)
-        return replace(self, spare=spare).clear_of(sizes, batch, slot_bytes, layers)
+        return replace(self, spare=spare).clear_of(sizes, slot_bytes, layers)
 
-    def places(self, positions: torch.Tensor, batch: int, table: torch.Tensor | None) -> torch.Tensor:
-        """Return the slots `[batch * tokens]` of the tokens at `positions` `[1 or batch, tokens]`."""
+    def places(
+        self,
+        positions: torch.Tensor,
+        batch: int,
+        table: torch.Tensor | None,
+        is_token: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the slots `[batch * tokens]` of the tokens at `positions` `[1 or batch, tokens]`.
+
+        In a paged cache, those that `is_token` says are none lie in block 0.
+        """
         if self.block_tokens is None or table is None:
             first = torch.arange(batch)[:, None] * self.capacity
             return (first + positions).reshape(-1)
         positions = positions.expand(batch, -1)
         blocks = table.gather(1, positions // self.block_tokens)
+        blocks = blocks if is_token is None else torch.where(is_token, blocks, 0)
         return (blocks * self.block_tokens + positions % self.block_tokens).reshape(-1)
-
-
-def block_table(batch: int, blocks: int) -> np.ndarray[Any, Any]:
-    """Return the table `[batch, blocks]` in which each row has its own blocks, all in ascending order."""
-    return np.arange(batch * blocks, dtype=np.int64).reshape(batch, blocks)
 
 
 @dataclass
@@ -85,8 +111,8 @@ class SlotCache:
     rows: torch.Tensor  #: [batch * tokens], the slots of the new tokens
     batch: int  #: of the entry point
     layout: CacheLayout
-    attends_to_row: bool  #: a decoded token does, a prompt attends to itself alone
-    all_rows: torch.Tensor | None = None  #: [batch * capacity], slots a token may attend to; None: contiguous
+    context: int | None  #: slots of its row that a token may attend to; None: a prompt attends to itself alone
+    all_rows: torch.Tensor | None = None  #: [batch * context], the slots themselves; None: the row's first
     key: torch.Tensor | None = None  #: sized for the largest batch, as `value` is
     value: torch.Tensor | None = None
     scales: tuple[torch.Tensor, torch.Tensor] | None = None  #: of fp8 keys and values
@@ -108,7 +134,7 @@ class SlotCache:
 
     def get_mask_sizes(self, query_length: int, *_: Any, **__: Any) -> tuple[int, int]:
         """Return the number of keys that a mask covers, and the position of the first."""
-        return self.layout.capacity if self.attends_to_row else query_length, 0
+        return query_length if self.context is None else self.context, 0
 
     def update(self, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new keys and values `[batch, kv_heads, tokens, head_dim]`; return those to attend to."""
@@ -116,7 +142,7 @@ class SlotCache:
         key_scale, value_scale = self.scales or (None, None)
         self.key = self.key.index_put((self.rows,), to_cache(_flat(key), key_scale, self.key.dtype))
         self.value = self.value.index_put((self.rows,), to_cache(_flat(value), value_scale, self.value.dtype))
-        if not self.attends_to_row:
+        if self.context is None:
             return key, value
         return (
             from_cache(self._all_slots(self.key), key_scale, key.dtype),
@@ -124,9 +150,13 @@ class SlotCache:
         )
 
     def _all_slots(self, stored: torch.Tensor) -> torch.Tensor:
-        capacity = self.layout.capacity
-        used = stored[: self.batch * capacity] if self.all_rows is None else stored[self.all_rows]
-        return used.view(self.batch, capacity, *stored.shape[1:]).transpose(1, 2)
+        return self._used(stored).transpose(1, 2)
+
+    def _used(self, stored: torch.Tensor) -> torch.Tensor:
+        if self.all_rows is not None:
+            return stored[self.all_rows].view(self.batch, -1, *stored.shape[1:])
+        rows = stored[: self.batch * self.layout.capacity].view(self.batch, self.layout.capacity, *stored.shape[1:])
+        return rows if self.context == self.layout.capacity else rows[:, : self.context]
 
 
 def _flat(new: torch.Tensor) -> torch.Tensor:
@@ -134,11 +164,11 @@ def _flat(new: torch.Tensor) -> torch.Tensor:
     return new.transpose(1, 2).reshape(batch * tokens, heads, dim)
 
 
-def _flatten(cache: SlotCache) -> tuple[list[Any], tuple[int, CacheLayout, bool]]:
-    return [cache.rows, cache.all_rows], (cache.batch, cache.layout, cache.attends_to_row)
+def _flatten(cache: SlotCache) -> tuple[list[Any], tuple[int, CacheLayout, int | None]]:
+    return [cache.rows, cache.all_rows], (cache.batch, cache.layout, cache.context)
 
 
-def _unflatten(children: Any, context: tuple[int, CacheLayout, bool]) -> SlotCache:
+def _unflatten(children: Any, context: tuple[int, CacheLayout, int | None]) -> SlotCache:
     rows, all_rows = children
     return SlotCache(rows, *context, all_rows)
 

@@ -20,7 +20,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from workers.llm.export.entry_points import EntryPoint, EntryPointModule
+from workers.llm.export.entry_modules import EntryPointModule
+from workers.llm.export.entry_points import EntryPoint
 from workers.llm.export.fx_graphs import trace_graph
 from workers.llm.export.int4_kernel import OP as INT4_OP
 from workers.llm.export.int4_kernel import declare_kernel_call
@@ -125,7 +126,7 @@ class SubgraphTracer:
         model: nn.Module,
         stubs: dict[str, SubgraphStub],
         sharding: Sharding,
-        slots: int,
+        layout: CacheLayout,
         mode: FakeTensorMode,
         cache_dtype: torch.dtype,
         take: Callable[[str, torch.fx.Graph], None],
@@ -133,19 +134,17 @@ class SubgraphTracer:
         self.model = model
         self.stubs = stubs
         self.sharding = sharding
-        self.slots = slots  #: rows of a cache tensor
+        self.layout = layout
         self.mode = mode
         self.cache_dtype = cache_dtype
         self._take = take
         self._traced: dict[tuple[Any, ...], Any] = {}  #: subgraphs of the entry point by `kind`
 
-    def trace(self, entry: EntryPoint, layout: CacheLayout) -> TracedProgram:
+    def trace(self, entry: EntryPoint) -> TracedProgram:
         """Trace all subgraphs of `entry`, each distinct one once."""
         self._traced = {}
-        program = TracedProgram(
-            entry, tuple(TensorMeta(shape, torch.int64) for shape in entry.arguments(layout).values())
-        )
-        self._trace_root(program, layout)
+        program = TracedProgram(entry, tuple(entry.arguments(self.layout).values()))
+        self._trace_root(program)
         layers = {name: stub.kind for name, stub in self.stubs.items() if stub.join is None}
         groups = dict(zip(layers, share_functions(list(layers.values())), strict=True)) if self.sharding.tp > 1 else {}
         for name, stub in self.stubs.items():
@@ -172,8 +171,8 @@ class SubgraphTracer:
             return f"layer{sum(isinstance(subgraph, TracedLayer) for subgraph in self._traced.values())}"
         return stub.name.rpartition(".")[2]
 
-    def _trace_root(self, program: TracedProgram, layout: CacheLayout) -> None:
-        root, count = EntryPointModule(self.model, program.entry, layout, self.slots), len(program.inputs)
+    def _trace_root(self, program: TracedProgram) -> None:
+        root, count = EntryPointModule(self.model, program.entry, self.layout), len(program.inputs)
         parameters = {name: TensorMeta.of(p) for name, p in self.model.named_parameters()}
         program.weights, program.metas = tuple(parameters), tuple(parameters.values())
         program.constants = dict(self.model.named_buffers())
@@ -181,7 +180,7 @@ class SubgraphTracer:
         metas = [*program.metas, *map(TensorMeta.of, program.constants.values())]
 
         def function(tensors: list[torch.Tensor]) -> Any:
-            return (functional_call(root, dict(zip(names, tensors[count:], strict=True)), tuple(tensors[:count])),)
+            return functional_call(root, dict(zip(names, tensors[count:], strict=True)), tuple(tensors[:count]))
 
         self._trace(program.entry.name, function, [*program.inputs, *metas])
 
@@ -205,7 +204,7 @@ class SubgraphTracer:
         call = stub.call
         names = [name for name, _ in stub.original.named_parameters()]
         metas = self._local_metas(stub)
-        kv_meta = TensorMeta((self.slots, *slot_shape(self.sharding)), self.cache_dtype)
+        kv_meta = TensorMeta((self.layout.slots, *slot_shape(self.sharding)), self.cache_dtype)
         cache = (kv_meta, kv_meta) if is_attention(stub.original) else ()
         rows = metas[0].shape[0] if isinstance(stub.original, nn.Embedding) else 0
         if isinstance(stub.original, nn.Embedding):

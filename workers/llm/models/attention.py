@@ -16,10 +16,9 @@ from torch import nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from jobs.contexts import TILE
+
 KERNELS = ("sdpa", "eager")
-#: rows and columns of the smallest matrix tile of CDNA and of tensor cores. IREE 3.13 uses no MFMA for attention
-#: unless both query rows and keys are a multiple of it, and fails to compile for 8, 24, ... query rows in f16.
-TILE = 16
 #: the value of a masked score: far below any score, and finite in the dtype even times log2(e)
 MASKED = {torch.float32: -1e30, torch.bfloat16: -1e30, torch.float16: -3e4}
 

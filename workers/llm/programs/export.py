@@ -18,6 +18,7 @@ from iree.compiler import ir
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from jobs.contexts import workload_contexts
 from workers.llm.command_line import (
     BadInput,
     add_model_arguments,
@@ -29,9 +30,9 @@ from workers.llm.command_line import (
 from workers.llm.export.assembly import ProgramAssembler
 from workers.llm.export.entry_points import EntryPoint, entry_points
 from workers.llm.export.equivalence import check_equivalence
-from workers.llm.export.kv_cache import BLOCK_TOKENS, CacheLayout, block_table
+from workers.llm.export.kv_cache import BLOCK_TOKENS, CacheLayout
 from workers.llm.export.lowering import lower
-from workers.llm.export.program_config import program_config
+from workers.llm.export.program_config import block_table_file, program_config
 from workers.llm.export.subgraphs import cut_into_subgraphs
 from workers.llm.export.tracing import ModuleImporter, SubgraphTracer, slot_shape
 from workers.llm.models.added_biases import with_added_biases
@@ -60,11 +61,6 @@ class ExportRequest:
     tp: int
     entries: list[EntryPoint]
     cache: CacheLayout
-
-    @property
-    def largest_batch(self) -> int:
-        """The batch that the cache is sized for."""
-        return max(entry.batch for entry in self.entries)
 
 
 def main() -> None:
@@ -113,11 +109,12 @@ def read_request(args: argparse.Namespace) -> ExportRequest:
     model = with_added_biases(model, args.quantized)
     if reason := position_problem(model.config, args.cache_length):
         raise BadInput(f"--cache-length {args.cache_length}: {reason}")
-    entries = entry_points(sorted(set(args.batch)), sorted(set(args.prompt_tokens)))
+    contexts = workload_contexts(args.prompt_tokens, args.cache_length, args.block_tokens)
+    entries = entry_points(args.batch, args.prompt_tokens, contexts)
     dtype = DTYPES.get(args.precision, DTYPES[args.activations])
     scales = ScaleOptions(args.granularity, args.inputs, args.group_size)
     precision = ProgramPrecision(args.precision, dtype, args.kv_precision == "fp8", args.fp8, args.quantized, scales)
-    cache = CacheLayout(args.cache_length, args.block_tokens)
+    cache = CacheLayout(args.cache_length, max(args.batch), args.block_tokens)
     return ExportRequest(model, precision, args.attention, args.tp, entries, cache)
 
 
@@ -173,7 +170,7 @@ def choose_cache_layout(request: ExportRequest, sharding: Sharding) -> CacheLayo
         entry.batch * entry.tokens * config.hidden_size * precision.dtype.itemsize for entry in request.entries
     }
     slot_bytes = math.prod(slot_shape(sharding)) * precision.cache_dtype.itemsize
-    return request.cache.clear_of(hidden_bytes, request.largest_batch, slot_bytes, config.num_hidden_layers)
+    return request.cache.clear_of(hidden_bytes, slot_bytes, config.num_hidden_layers)
 
 
 def build_program(
@@ -186,12 +183,13 @@ def build_program(
 ) -> tuple[str, int]:
     """Return the program as MLIR text, and how many kinds of decoder layer it has."""
     stubs = cut_into_subgraphs(meta_model, sharding)
-    slots = request.cache.slots(request.largest_batch)
     importer = ModuleImporter()
-    tracer = SubgraphTracer(meta_model, stubs, sharding, slots, mode, request.precision.cache_dtype, importer.add)
+    tracer = SubgraphTracer(
+        meta_model, stubs, sharding, request.cache, mode, request.precision.cache_dtype, importer.add
+    )
     programs = []
     for entry in request.entries:
-        programs.append(tracer.trace(entry, request.cache))
+        programs.append(tracer.trace(entry))
         print(f"traced {entry.name}", flush=True)
     try:
         lower(importer.module)
@@ -205,8 +203,7 @@ def build_program(
 
 
 def write_config(request: ExportRequest, quantized: QuantizedLayout | None, folder: Path) -> None:
-    """Write config.json, and the initial block tables of a paged cache."""
-    block_tables = write_block_tables(folder, request) if request.cache.block_tokens else {}
+    """Write config.json, and the block tables of a paged cache with which each row has its own blocks."""
     config = program_config(
         request.model,
         request.precision,
@@ -215,20 +212,13 @@ def write_config(request: ExportRequest, quantized: QuantizedLayout | None, fold
         request.tp,
         request.cache,
         request.entries,
-        block_tables,
     )
+    for entry in request.entries:
+        if file := block_table_file(entry, request.cache):
+            path = folder / file
+            with os_errors_naming(path):
+                np.save(path, request.cache.block_table(entry.batch, entry.context or request.cache.capacity))
     write_text(folder / "config.json", json.dumps(config, indent=1))
-
-
-def write_block_tables(folder: Path, request: ExportRequest) -> dict[int, str]:
-    """Write a table for each batch size in which every row has its own blocks; return the names of the files."""
-    files = {}
-    for batch in sorted({entry.batch for entry in request.entries}):
-        files[batch] = f"block_table_bs{batch}.npy"
-        path = folder / files[batch]
-        with os_errors_naming(path):
-            np.save(path, block_table(batch, request.cache.blocks))
-    return files
 
 
 def write_text(path: Path, text: str) -> None:

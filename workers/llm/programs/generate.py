@@ -51,10 +51,10 @@ def generate(session: IreeSession, batch: int, prompt_tokens: int, new_tokens: i
     """Time one generation."""
     prompts, lengths = torch.full((batch, prompt_tokens), TOKEN), torch.full((batch,), prompt_tokens)
     begin_s, began = time.time(), time.perf_counter_ns()
-    chosen = session.prefill(prompts, lengths).argmax(-1)
+    chosen = session.prefill_greedily(prompts, lengths)
     times_ns = [time.perf_counter_ns()]
     for position in range(prompt_tokens, prompt_tokens + new_tokens - 1):
-        chosen = session.decode(chosen, torch.full((batch,), position)).argmax(-1)
+        chosen = session.decode_greedily(chosen, torch.full((batch,), position))
         times_ns.append(time.perf_counter_ns())
     steps_ms = [(after - before) / 1e6 for before, after in pairwise(times_ns)]
     return {"ttft_ms": (times_ns[0] - began) / 1e6, "steps_ms": steps_ms, "begin_s": begin_s}

@@ -68,7 +68,7 @@ def invoke(session: IreeSession, entry: dict[str, Any]) -> dict[str, Any]:
     """Call an entry point once and describe the result."""
     arguments = arguments_for(entry, session.program["vocab_size"])
     started = time.monotonic()
-    logits = (session.prefill if entry["kind"] == "prefill" else session.decode)(*arguments)
+    logits = session.logits(entry, *arguments)
     seconds = time.monotonic() - started
     finite = bool(logits.isfinite().all())
     largest = logits.abs().max().item() if finite else None

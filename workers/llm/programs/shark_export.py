@@ -34,6 +34,7 @@ from workers.llm.command_line import (
     write_json,
 )
 from workers.llm.models.model_source import LocalModel, load_model
+from workers.llm.program_format import FORMAT
 from workers.llm.shark import shark_model
 from workers.llm.shark.shark_program import STRIDE, Pages, entry_points, flags, pages_of, timed
 
@@ -153,7 +154,7 @@ def program_config(args: argparse.Namespace, model: LocalModel, pages: Pages) ->
     """Return config.json as haloctl's own export writes it, with the pages."""
     packages = ("torch", "transformers", "sharktank", "iree-base-compiler", "iree-turbine")
     return {
-        "format": 1,
+        "format": FORMAT,
         "exporter": "sharktank",
         "model": {**model.describe(), "rope_theta": shark_model.rope_theta(model)},
         "precision": args.precision,

@@ -3,6 +3,7 @@
 import json
 import mmap
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from workers.llm.command_line import BadInput
+from workers.llm.program_format import FORMAT
 
 #: open devices, kept until the process ends: IREE 3.13 crashes when a device's own worker thread drops the last
 #: reference to it, and that thread may still be freeing buffers when a session is gone
@@ -25,8 +27,8 @@ def read_program(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path} does not exist: --program takes the config.json that export wrote") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not a config.json that export wrote: {error}") from None
-    if not isinstance(program, dict) or program.get("format") != 1:
-        raise BadInput(f"{path} is not a config.json of format 1: export the model again with this version")
+    if not isinstance(program, dict) or program.get("format") != FORMAT:
+        raise BadInput(f"{path} is not a config.json of format {FORMAT}: export the model again with this version")
     return program
 
 
@@ -35,9 +37,31 @@ def entry_point(program: dict[str, Any], kind: str, batch: int, prompt_tokens: i
     for entry in program["entry_points"]:
         if (entry["kind"], entry["batch"], entry.get("prompt_tokens")) == (kind, batch, prompt_tokens):
             return str(entry["name"])
-    names = ", ".join(entry["name"] for entry in program["entry_points"])
     size = f"batch {batch}" + (f" and {prompt_tokens} prompt tokens" if prompt_tokens else "")
-    raise BadInput(f"the program has no {kind} for {size}, only {names}: export it with that size")
+    raise _no_entry_point(program, f"{kind} for {size}")
+
+
+def decode_entry_point(program: dict[str, Any], batch: int, position: int) -> str:
+    """Return the name of the decode with the smallest context that holds `position`; of the largest where none does.
+
+    Raises BadInput without any for the batch.
+    """
+    decodes = [entry for entry in program["entry_points"] if (entry["kind"], entry["batch"]) == ("decode", batch)]
+    if not decodes:
+        raise _no_entry_point(program, f"decode for batch {batch}")
+    holding = (entry for entry in decodes if entry["context"] > position)
+    by_context = itemgetter("context")
+    return str(min(holding, key=by_context, default=max(decodes, key=by_context))["name"])
+
+
+def _no_entry_point(program: dict[str, Any], what: str) -> BadInput:
+    names = ", ".join(entry["name"] for entry in program["entry_points"])
+    return BadInput(f"the program has no {what}, only {names}: export it with that size")
+
+
+def to_float(array: Any) -> torch.Tensor:
+    """Return an array of a device as float32 on the host, whatever the program's precision."""
+    return torch.from_numpy(array.to_host().astype(np.float32))  # a copy; torch does not know numpy's bfloat16
 
 
 class IreeSession:
@@ -57,41 +81,73 @@ class IreeSession:
         modules = [self._hal(), *self._parameters(program.parent), self._module]
         self._context = iree.runtime.VmContext(instance=self._instance, modules=modules)
         self._functions: dict[str, Any] = {}
-        self._arguments = {entry["name"]: entry["arguments"] for entry in self.program["entry_points"]}
+        self._entries = {entry["name"]: entry for entry in self.program["entry_points"]}
         self._folder = program.parent
         self._tables: dict[str, Any] = {}
 
     def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return logits, float32 [B, 1, V], after the last of each row's `lengths` [B] tokens [B, T]; T is a bucket."""
-        batch, prompt_tokens = tokens.shape
-        return self.call(entry_point(self.program, "prefill", batch, prompt_tokens), tokens, lengths, *table)
+        return self._logits(self.run(self._prefill_name(tokens), tokens, lengths, *table))
 
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return logits, float32 [B, 1, V], after one more token [B, 1] at `positions` [B], which count from 0."""
-        return self.call(entry_point(self.program, "decode", tokens.shape[0]), tokens, positions, *table)
+        return self._logits(self.run(self._decode_name(positions), tokens, positions, *table))
 
-    def call(self, name: str, *arguments: torch.Tensor) -> torch.Tensor:
-        """Call an entry point and return its result as float32, whatever the program's precision.
+    def logits(self, entry: dict[str, Any], *arguments: torch.Tensor) -> torch.Tensor:
+        """Return the logits of an entry point of the program."""
+        return self._logits(self.run(entry["name"], *arguments))
 
-        Where the cache is paged, a call without a block table uses the one that export wrote for its batch size.
+    def prefill_greedily(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+        """Return the next tokens [B, 1] after a prefill; the logits stay on the device."""
+        return self._next_tokens(self.run(self._prefill_name(tokens), tokens, lengths, *table))
+
+    def decode_greedily(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+        """Return the next tokens [B, 1] after a decode; the logits stay on the device."""
+        return self._next_tokens(self.run(self._decode_name(positions), tokens, positions, *table))
+
+    def run(self, name: str, *arguments: torch.Tensor) -> dict[str, Any]:
+        """Call an entry point and return its results by name, as arrays on the device.
+
+        Where the cache is paged, a call without a block table uses the one that export wrote for the entry point; of
+        a longer table, it takes the first columns.
         """
-        inputs = [self._to_device(argument) for argument in arguments]
-        if len(inputs) < len(self._arguments[name]):
-            inputs.append(self._block_table(self._arguments[name][-1]))
-        return self._invoke(name, inputs)
+        entry, inputs = self._entries[name], []
+        given = iter(arguments)
+        for argument in entry["arguments"]:
+            value = next(given, None)
+            if value is None:
+                inputs.append(self._block_table(argument))
+                continue
+            if argument["name"] == "block_table":
+                value = value[:, : argument["shape"][1]]
+            inputs.append(self._to_device(value))
+        results = self._invoke(name, inputs)
+        return dict(zip((result["name"] for result in entry["results"]), results, strict=True))
+
+    def _prefill_name(self, tokens: torch.Tensor) -> str:
+        return entry_point(self.program, "prefill", *tokens.shape)
+
+    def _decode_name(self, positions: torch.Tensor) -> str:
+        return decode_entry_point(self.program, len(positions), int(positions.max()))
+
+    def _logits(self, results: dict[str, Any]) -> torch.Tensor:
+        return to_float(results["logits"])
+
+    def _next_tokens(self, results: dict[str, Any]) -> torch.Tensor:
+        return torch.from_numpy(results["next_tokens"].to_host().copy())[:, None]
 
     def _to_device(self, tensor: torch.Tensor) -> Any:
         return iree.runtime.asdevicearray(self._devices[0], tensor.contiguous().numpy())
 
-    def _invoke(self, name: str, inputs: list[Any]) -> torch.Tensor:
+    def _invoke(self, name: str, inputs: list[Any]) -> tuple[Any, ...]:
         """Call a function with arrays on devices."""
         if name not in self._functions:
             function = self._module.lookup_function(name)
             if function is None:
                 raise BadInput(f"the module has no function {name}: it was not compiled from this program's export")
             self._functions[name] = iree.runtime.FunctionInvoker(self._context, self._devices[0], function)
-        result = self._functions[name](*inputs).to_host()
-        return torch.from_numpy(result.astype(np.float32))  # a copy; torch does not know numpy's bfloat16
+        results = self._functions[name](*inputs)
+        return results if isinstance(results, tuple) else (results,)
 
     def _block_table(self, argument: dict[str, Any]) -> Any:
         """Return a block table on the device; it is read once."""
