@@ -81,37 +81,37 @@ class IreeSession:
         modules = [self._hal(), *self._parameters(program.parent), self._module]
         self._context = iree.runtime.VmContext(instance=self._instance, modules=modules)
         self._functions: dict[str, Any] = {}
-        self._entries = {entry["name"]: entry for entry in self.program["entry_points"]}
+        self._described = {entry["name"]: entry for entry in self.program["entry_points"]}
         self._folder = program.parent
         self._tables: dict[str, Any] = {}
 
     def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return logits, float32 [B, 1, V], after the last of each row's `lengths` [B] tokens [B, T]; T is a bucket."""
-        return self._logits(self.run(self._prefill_name(tokens), tokens, lengths, *table))
+        return self._logits(self.call(self._prefill_name(tokens), tokens, lengths, *table))
 
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return logits, float32 [B, 1, V], after one more token [B, 1] at `positions` [B], which count from 0."""
-        return self._logits(self.run(self._decode_name(positions), tokens, positions, *table))
+        return self._logits(self.call(self._decode_name(positions), tokens, positions, *table))
 
     def logits(self, entry: dict[str, Any], *arguments: torch.Tensor) -> torch.Tensor:
         """Return the logits of an entry point of the program."""
-        return self._logits(self.run(entry["name"], *arguments))
+        return self._logits(self.call(entry["name"], *arguments))
 
     def prefill_greedily(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return the next tokens [B, 1] after a prefill; the logits stay on the device."""
-        return self._next_tokens(self.run(self._prefill_name(tokens), tokens, lengths, *table))
+        return self._next_tokens(self.call(self._prefill_name(tokens), tokens, lengths, *table))
 
     def decode_greedily(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return the next tokens [B, 1] after a decode; the logits stay on the device."""
-        return self._next_tokens(self.run(self._decode_name(positions), tokens, positions, *table))
+        return self._next_tokens(self.call(self._decode_name(positions), tokens, positions, *table))
 
-    def run(self, name: str, *arguments: torch.Tensor) -> dict[str, Any]:
+    def call(self, name: str, *arguments: torch.Tensor) -> dict[str, Any]:
         """Call an entry point and return its results by name, as arrays on the device.
 
         Where the cache is paged, a call without a block table uses the one that export wrote for the entry point; of
         a longer table, it takes the first columns.
         """
-        entry, inputs = self._entries[name], []
+        entry, inputs = self._described[name], []
         given = iter(arguments)
         for argument in entry["arguments"]:
             value = next(given, None)
