@@ -4,7 +4,7 @@
 -- Then give a role to each user:
 --   GRANT haloctl_reader TO alice;
 --   GRANT haloctl_writer TO bob, haloctl_head;
--- `haloctl db upgrade` and `haloctl db import` stay with the owner.
+-- `haloctl db upgrade`, `haloctl db import` and `haloctl db prune` stay with the owner.
 
 DO $$
 DECLARE role text;

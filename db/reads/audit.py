@@ -16,6 +16,7 @@ from db.schema import tables
 from db.schema.filters import IS_BEGIN, IS_END
 from db.schema.ids import attempt_id
 from db.schema.values import places_of
+from db.writes.pruning import pruned_jobs
 from jobs.state import ACTIVE, DONE, TRANSITIONS, WITHOUT_RESULTS, TaskState
 
 AT_ONCE = 1000  #: rows in memory
@@ -65,7 +66,10 @@ def _stream(connection: Connection, query: Select[Any]) -> Iterable[Any]:
 
 
 def lives(connection: Connection) -> Iterator[Violation]:
-    """Check that a task's events lead from pending to its state, by valid transitions, one epoch after another."""
+    """Check that a task's events lead from pending to its state, by valid transitions, one epoch after another.
+
+    Pruned jobs have lost most of theirs.
+    """
     tasks, events = tables.tasks.c, tables.events.c
     query = (
         select(
@@ -73,6 +77,7 @@ def lives(connection: Connection) -> Iterator[Violation]:
             *(events.attempt, events.from_state, events.to_state),
         )
         .join(tables.events, events.task == tasks.id, isouter=True)
+        .where(tasks.job.not_in(pruned_jobs()))
         .order_by(tasks.id, events.id)
     )
     for task, rows in groupby(_stream(connection, query), key=attrgetter("id")):
@@ -114,7 +119,7 @@ def _begins_or_ends(row: Any) -> bool:
 
 
 def attempts_begin_and_end_once(connection: Connection) -> Iterator[Violation]:
-    """Check that an attempt is begun once, and has ended at most once."""
+    """Check that an attempt is begun once, and has ended at most once; of pruned jobs, that successes have ended."""
     columns, events = tables.attempts.c, tables.events.c
     counts = (
         select(
@@ -127,15 +132,21 @@ def attempts_begin_and_end_once(connection: Connection) -> Iterator[Violation]:
         .subquery()
     )
     begins, ends = func.coalesce(counts.c.begins, 0), func.coalesce(counts.c.ends, 0)
+    is_pruned = columns.task.in_(_pruned_tasks())
+    has_wrong_events = or_(begins != 1, ends != case((columns.ended_at.is_(None), 0), else_=1))
     query = (
         select(columns.id, columns.ended_at, begins.label("begins"), ends.label("ends"))
         .join(counts, counts.c.attempt == columns.id, isouter=True)
-        .where(or_(begins != 1, ends != case((columns.ended_at.is_(None), 0), else_=1)))
+        .where(or_(and_(~is_pruned, has_wrong_events), and_(is_pruned, columns.outcome == "succeeded", ends != 1)))
         .order_by(columns.id)
     )
     for row in _stream(connection, query):
         ended = "has not ended" if row.ended_at is None else "has ended"
         yield Violation(row.id, f"it {ended}, and events begin it {row.begins} times and end it {row.ends} times")
+
+
+def _pruned_tasks() -> Select[tuple[str]]:
+    return select(tables.tasks.c.id).where(tables.tasks.c.job.in_(pruned_jobs()))
 
 
 def tasks_stand_on_their_attempts(connection: Connection) -> Iterator[Violation]:
@@ -145,7 +156,10 @@ def tasks_stand_on_their_attempts(connection: Connection) -> Iterator[Violation]
     """
     tasks, columns, events = tables.tasks.c, tables.attempts.c, tables.events.c
     lets_go = and_(events.from_state.in_(sorted(DONE)), events.to_state == TaskState.PENDING)
-    was_let_go = exists().where(events.task == columns.task, events.attempt == columns.id, lets_go)
+    was_let_go = or_(
+        exists().where(events.task == columns.task, events.attempt == columns.id, lets_go),
+        columns.task.in_(_pruned_tasks()),  # whose events of that kind are gone
+    )
     query = (
         select(columns.id, columns.ended_at, tasks.state, tasks.attempt)
         .join(tables.tasks, tasks.id == columns.task)

@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -36,6 +37,13 @@ def write(database: Database, file: Path) -> int:
     finally:
         part.unlink(missing_ok=True)
     return row_count
+
+
+def new_archive(data: Path, now: datetime) -> Path:
+    """Return a new file for an export in the data folder, named by the time in UTC."""
+    folder = data / "archives"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / f"haloctl-{now:%Y%m%dT%H%M%SZ}.jsonl.gz"
 
 
 def read(database: Database, file: Path) -> dict[str, int]:

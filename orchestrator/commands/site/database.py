@@ -7,7 +7,7 @@ import typer
 
 from orchestrator.commands import options
 
-app = typer.Typer(help="Create, upgrade, check and copy the database.", no_args_is_help=True)
+app = typer.Typer(help="Create, upgrade, check, copy and prune the database.", no_args_is_help=True)
 
 
 @app.command("upgrade")
@@ -69,6 +69,54 @@ def export(
     with open_database(from_environment().database_url, create=False) as database:
         count = database_files.write(database, file)
     output.print_message(f"{file}: {format_count(count, 'row')}, {format_bytes(file.stat().st_size)}")
+
+
+@app.command("prune")
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Of jobs that ended this long ago: 90d, 12h.", metavar="AGE")
+    ],
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", help="The file to export to first; default: a new one in <data>/archives."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Prune; otherwise print what would be dropped only.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Drop what nobody asks for of old jobs: events, and ends of logs of replaced attempts.
+
+    Results, outcomes and files stay. First the whole database is exported, to a file that `db import` reads.
+    """
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    from db.connection.engine import open_database
+    from db.writes import pruning
+    from orchestrator import output, times
+    from orchestrator.formatting import format_count
+    from orchestrator.imports import database_files
+    from orchestrator.settings import from_environment
+
+    settings, now = from_environment(), datetime.now(UTC)
+    before = times.parse_time(older_than, now, "--older-than")
+    with open_database(settings.database_url, create=False) as database:
+        jobs, rows = pruning.find_prunable(database, before)
+        is_pruned = yes and rows != pruning.PrunedRows()
+        if is_pruned:
+            archive = archive or database_files.new_archive(settings.data, now)
+            database_files.write(database, archive)
+            rows = pruning.prune(database, jobs, before, str(archive.absolute()))
+    if json:
+        output.print_json({**asdict(rows), "archive": str(archive) if is_pruned else None, "is_dry_run": not yes})
+        return
+    events, of_jobs = format_count(rows.events, "event"), format_count(rows.jobs, "job")
+    tails, changes = format_count(rows.log_tails, "end of a log"), format_count(rows.node_changes, "up or down")
+    verb = "dropped" if yes else "would drop"
+    output.print_message(f"{verb} {events} and {tails} of {of_jobs}, and {changes} of nodes")
+    if is_pruned:
+        output.print_message(f"{archive}: the whole database as it was before, for `haloctl db import`")
+    elif not yes:
+        output.print_message("nothing was changed: run it again with --yes")
 
 
 @app.command("import")
