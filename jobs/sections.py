@@ -135,6 +135,12 @@ class ServeSection(Section):
     """Batch sizes in which it takes prompts."""
     chunk_tokens: Tokens = 128
     """Tokens that it takes at once of a prompt that goes on from its middle."""
+    host: Text = "127.0.0.1"
+    """Address that the stage `server` listens on; others than loopback need HALOCTL_SERVE_KEY on the node."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port that the stage `server` listens on; 0 takes any that is free."""
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """Copies of the program that the stage `server` runs, each on devices of its own."""
     kv_pool_blocks: Annotated[int, Field(ge=2, le=limits.MAX_TOKENS)] | None = None
     """Blocks of the KV cache, one of which is nobody's; by default enough for the largest batch at full length."""
 

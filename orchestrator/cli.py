@@ -27,6 +27,7 @@ COMMANDS = {
     "events": "site.events",
     "wait": "jobs.wait",
     "cancel": "jobs.cancel",
+    "serve": "jobs.serve",
     "retry": "jobs.retry",
     "matrix": "results.matrix",
     "results": "results.results",

@@ -21,9 +21,12 @@ SITE_VARIABLES = (
     "HALOCTL_STAGE_VARIABLES"  #: exact names that a site adds to `VARIABLES`, separated by commas or blanks
 )
 
+SERVE_KEY = "HALOCTL_SERVE_KEY"
+
 #: Names that are never passed, even if a site adds them: values are stored with results.
 SECRET = re.compile(
-    r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|(ACCESS|PRIVATE)_KEY|_PAT$|_AUTH$", re.IGNORECASE
+    r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|(ACCESS|PRIVATE)_KEY|_PAT$|_AUTH$|^HALOCTL_SERVE_KEY$",
+    re.IGNORECASE,
 )
 
 #: Every variable that limits a runtime to some of a node's devices: set by haloctl for an attempt, or not at all.
@@ -103,6 +106,11 @@ def stage_environment(
     devices = tuple(devices)
     for_targets = {name: value for device in devices for name, value in TARGETS[device.kind].variables.items()}
     return {**passed, **FIXED, **threads, **_import_path(), **for_targets, **visible_devices(devices)}
+
+
+def service_secrets(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the key that requests to a server must bring, if the node has one: for its process alone."""
+    return {SERVE_KEY: inherited[SERVE_KEY]} if SERVE_KEY in inherited else {}
 
 
 def gang_variables(gang: Gang | None) -> dict[str, str]:

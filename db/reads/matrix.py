@@ -19,6 +19,7 @@ from jobs.stages import STAGES
 from jobs.state import DONE, Failure, TaskState
 from jobs.variants import AXES, Axes
 
+COLUMNS = [name for name, stage in STAGES.items() if not stage.is_service]
 VERDICTS = DONE | {TaskState.FAILED}
 #: Of rows of several jobs.
 ORDER = ("model", *AXES, "variant", "target")
@@ -62,7 +63,7 @@ class MatrixRow(Axes):
     model: str
     variant: str
     target: str
-    stages: Mapping[str, CellRow]  #: those that were asked for and that its engine does, in the order of STAGES
+    stages: Mapping[str, CellRow]  #: those that were asked for and that its engine does, in the order of COLUMNS
 
 
 def matrix(
@@ -187,7 +188,7 @@ def _row(cells: list[Any], medians: Mapping[str, list[Median]]) -> MatrixRow:
         model=first.model,
         variant=first.variant,
         target=first.target,
-        stages={stage: _cell(by_stage[stage], medians) for stage in STAGES if stage in by_stage},
+        stages={stage: _cell(by_stage[stage], medians) for stage in COLUMNS if stage in by_stage},
         **axes_of(first),
     )
 

@@ -81,3 +81,25 @@ def jobs_named(database: Database, name: str) -> list[str]:
     with database.reading() as connection:
         query = select(jobs.id).where(jobs.name == name).order_by(jobs.submitted_at.desc(), jobs.id)
         return list(connection.scalars(query))
+
+
+def newest_job_of(database: Database, variant: str, target: str | None) -> str | None:
+    """Return the id of the newest job that was submitted with a variant, if there is one."""
+    cells, jobs = tables.cells.c, tables.jobs.c
+    query = (
+        select(jobs.id)
+        .join(tables.cells, cells.job == jobs.id)
+        .where(cells.variant == variant, jobs.imported_from.is_(None))
+        .order_by(jobs.submitted_at.desc(), jobs.id)
+        .limit(1)
+    )
+    with database.reading() as connection:
+        return connection.scalar(query if target is None else query.where(cells.target == target))
+
+
+def job_facts(database: Database, job: str) -> tuple[Mapping[str, Any], Model]:
+    """Return a job's job file, with every default filled in, and its model as it was when it was submitted."""
+    columns = tables.jobs.c
+    with database.reading() as connection:
+        row = connection.execute(select(columns.spec, columns.model_facts).where(columns.id == job)).one()
+    return row.spec, Model.of(row.model_facts)

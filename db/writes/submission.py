@@ -118,8 +118,10 @@ def _task_row(job: str, task: PlannedTask, ids: dict[str, str], reuse: bool) -> 
 
 def _may_be_reused(task: PlannedTask, measurements: bool) -> bool:
     """Whether a task may reuse earlier outputs: a measurement that is pinned to a device never does."""
-    is_measured = STAGES[task.stage].is_measured
-    return not task.is_fresh and (not is_measured or (measurements and task.pin is None))
+    stage = STAGES[task.stage]
+    if task.is_fresh or stage.is_service:
+        return False
+    return not stage.is_measured or (measurements and task.pin is None)
 
 
 def _cell_row(job: str, task: PlannedTask, variant: Variant, task_id: str, position: int) -> Row:

@@ -8,6 +8,7 @@ from jobs.stages.invoke import INVOKE
 from jobs.stages.numerics import NUMERICS
 from jobs.stages.quantize import QUANTIZE
 from jobs.stages.serve import SERVE
+from jobs.stages.server import SERVER
 
 #: The stages as IREE, the default engine, does them; `jobs.engines.ENGINES` has those of other engines.
 STAGES: dict[str, Stage] = {
@@ -18,4 +19,5 @@ STAGES: dict[str, Stage] = {
     "numerics": NUMERICS,
     "benchmark": BENCHMARK,
     "serve": SERVE,
+    "server": SERVER,
 }

@@ -175,6 +175,9 @@ class Stage:
     applies_to: Callable[[Axes], bool] = _every_variant  #: variants that it means something for
     is_needed: Callable[[Cell], bool] = _always  #: whether it is planned for a variant that it applies to
     own_toolchain: Callable[[Settings], str] = _default_toolchain  #: used when the variant's toolchain is not for it
+    is_service: bool = (
+        False  #: it runs until it is cancelled: no column of the matrix, never cached, ended with patience
+    )
     has_program: bool = True  #: it runs a program of workers.llm, whose source is part of its identity
     observe: Callable[[Settings, Observed], Iterator[Measurement]] = _observe_nothing  #: measures its processes
     count_commands: Callable[[Settings], int] = _one_command  #: how many `commands` returns, without making them

@@ -56,6 +56,16 @@ def wait_for(
         _say_what_is_left(context, job, state)
 
 
+def wait_for_server(context: Context, job: str) -> None:
+    """Follow a job that ends only when it is cancelled, or fails: then JobFailed is raised."""
+    with follower(context, cancels_when_interrupted=True) as wait:
+        state = wait(job)
+    if state is JobState.FAILED:
+        raise JobFailed(job, state)
+    if state is JobState.WAITING:
+        _say_what_is_left(context, job, state)
+
+
 @contextmanager
 def follower(context: Context, *, cancels_when_interrupted: bool) -> Iterator[FollowJob]:
     """Yield a function that follows one job after another, each to a deadline (time.monotonic), and shows its progress.

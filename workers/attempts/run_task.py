@@ -23,7 +23,14 @@ from workers.artifacts import ArtifactStore
 from workers.attempts.folders import empty_outputs, log_path, take_outputs, working_folder
 from workers.attempts.isolation import isolation_of
 from workers.attempts.publishing import Publisher
-from workers.environment import MissingTool, gang_variables, resolve_command, site_variables, stage_environment
+from workers.environment import (
+    MissingTool,
+    gang_variables,
+    resolve_command,
+    service_secrets,
+    site_variables,
+    stage_environment,
+)
 from workers.inputs.content_digests import ContentDigests, Stopped
 from workers.inputs.planned_inputs import InputChanged, check_inputs, is_unchanged
 from workers.machine import fitness
@@ -32,8 +39,10 @@ from workers.processes.cancellation import Cancellation
 from workers.processes.client import CommandResult, EndReason, RunResult, SupervisedRun
 from workers.processes.lease import Lease
 from workers.processes.stage_user import StageUser, stage_user
+from workers.processes.supervisor import TERM_GRACE_S
 from workers.toolchains.environments import Environments
 
+SERVICE_GRACE_S = 12.0  #: for requests to a server that is cancelled to end
 MAX_RUNS = 3  #: of a stage whose inputs are changed, and changed back, each time that it runs
 
 #: Failures after which outputs are kept: the numbers are wrong, and somebody will want to see them.
@@ -165,7 +174,7 @@ class _AttemptRun:
     ) -> tuple[tuple[CommandResult, ...], Outcome]:
         def run_commands(timeout_s: float) -> tuple[RunResult, Outcome]:
             empty_outputs(folder, self.user)
-            result = self._run_commands(folder, environment, timeout_s)
+            result = self._run_commands(stage, folder, environment, timeout_s)
             take_outputs(folder, self.user)
             return result, _outcome(self.attempt, result, folder, self.log, timeout_s)
 
@@ -176,15 +185,23 @@ class _AttemptRun:
             result, outcome = run_commands(self.attempt.timeout_s)
         return result.commands, outcome
 
-    def _run_commands(self, folder: Path, environment: Mapping[str, str], timeout_s: float) -> RunResult:
+    def _run_commands(self, stage: Stage, folder: Path, environment: Mapping[str, str], timeout_s: float) -> RunResult:
         if self.cancellation.is_requested:
             return RunResult(EndReason.CANCELLED, ())
         environment = {**environment, "TMPDIR": str(folder)}  # what a killed tool leaves there goes with the folder
         resolved = (resolve_command(command, environment, self.toolchain) for command in self.attempt.commands)
-        commands = [Command(argv, env) for argv, env in resolved]
+        secrets = service_secrets() if stage.is_service else {}  # which no record of the environment holds
+        commands = [Command(argv, {**env, **secrets}) for argv, env in resolved]
         isolation = isolation_of(self.data, folder, environment, self.attempt.devices, self.user).to_request()
         with SupervisedRun(
-            commands, folder, self.log, timeout_s, self.attempt.id, self.lease, isolation
+            commands,
+            folder,
+            self.log,
+            timeout_s,
+            self.attempt.id,
+            self.lease,
+            isolation,
+            grace_s=SERVICE_GRACE_S if stage.is_service else TERM_GRACE_S,
         ) as supervised_run:
             self.cancellation.on_cancel(supervised_run.cancel)
             return supervised_run.wait()

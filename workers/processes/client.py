@@ -20,6 +20,7 @@ from jobs.task import Command, Process
 from workers.processes import proc
 from workers.processes.attempt_processes import ATTEMPT_VARIABLE, FORK_SERVER_PROGRAM, attempt_of, kill_attempt
 from workers.processes.lease import Lease
+from workers.processes.supervisor import TERM_GRACE_S
 
 FORK_SERVER_ARGV = (sys.executable, "-I", "-S", "-c", FORK_SERVER_PROGRAM, str(Path(__file__).parents[2]))
 
@@ -117,11 +118,13 @@ class SupervisedRun:
         attempt_id: str,
         lease: Lease | None = None,
         isolation: Mapping[str, Any] | None = None,
+        grace_s: float = TERM_GRACE_S,
     ) -> None:
         """Start the commands, which have real paths and whole environments; their output is appended to `log`.
 
         `isolation` has the `user` that they run as (uid, gid, groups; None: this one), the `writable` paths and the
-        `secret` ones; without it they may write and read whatever this process may.
+        `secret` ones; without it they may write and read whatever this process may. Cancelled commands have `grace_s`
+        after SIGTERM.
         """
         self._commands, self._attempt_id = commands, attempt_id
         request = {
@@ -136,6 +139,7 @@ class SupervisedRun:
             "cwd": str(cwd),
             "timeout_s": float(timeout_s),
             "lease_s": lease.lease_s if lease else None,
+            "grace_s": grace_s,
             "isolation": isolation,
         }
         with ExitStack() as own_files, ExitStack() as supervisor_files:

@@ -1,7 +1,7 @@
 """Runs commands one after another and leaves no process behind, whatever becomes of them or of those around it.
 
 A fork of workers.processes.fork_server, which says who is above whom and why nothing is left when one of them is
-killed. A request has the `commands` (each with `argv`, `env` and `title`), `cwd`, `timeout_s`, `lease_s` and
+killed. A request has the `commands` (each with `argv`, `env` and `title`), `cwd`, `timeout_s`, `lease_s`, `grace_s` and
 `isolation`. After each command one marshalled dict is written to REPORT_FD, and a last one with the `reason` for which
 the run ended. The log gets titles and all that the commands print. When nothing is left of a run, the supervisor waits
 for the next one.
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
     from typing import Any, NoReturn
 
-TERM_GRACE_S = 1.0  #: between SIGTERM and SIGKILL
+TERM_GRACE_S = 1.0  #: between SIGTERM and SIGKILL, unless a request asks for longer
+PATIENT_ENDS = ("cancelled", "timed_out")  #: reasons for which a run may end in order
 MAX_PAUSE_S = 0.05
 MAX_POLL_S = 3600.0
 EXIT_NOT_STARTED = 127
@@ -110,7 +111,7 @@ def signal_descendants(number: int, exclude: Container[int] = ()) -> bool:
     return bool(pids)
 
 
-def end_descendants(reaped: ReapedChildren) -> None:
+def end_descendants(reaped: ReapedChildren, grace_s: float = TERM_GRACE_S) -> None:
     """End every process below this one: by SIGTERM, and after the grace period by SIGKILL. Returns when none is left.
 
     The grace period is one for all; what comes up after it is killed.
@@ -118,7 +119,7 @@ def end_descendants(reaped: ReapedChildren) -> None:
     if not reaped.reap():
         return
     signal_descendants(signal.SIGTERM)
-    deadline, pause_s = time.monotonic() + TERM_GRACE_S, 0.001
+    deadline, pause_s = time.monotonic() + grace_s, 0.001
     while reaped.reap():
         if time.monotonic() >= deadline:
             signal_descendants(signal.SIGKILL)
@@ -217,7 +218,7 @@ def run_command(command: Mapping[str, Any], request: Mapping[str, Any], monitor:
         exec_command(command, request["cwd"], request["isolation"], supervisor)
     reason = monitor.wait(pid, reaped)
     wall_s = time.monotonic() - started
-    end_descendants(reaped)
+    end_descendants(reaped, request["grace_s"] if reason in PATIENT_ENDS else TERM_GRACE_S)
     exit_code = reaped.exit_codes[pid]
     send_report(
         {

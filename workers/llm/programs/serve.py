@@ -56,6 +56,12 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m workers.llm.programs.serve", description=__doc__.split("\n")[0])
+    add_arguments(parser)
+    return parser.parse_args()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a server."""
     add_model_arguments(parser)
     add_program_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -63,7 +69,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--name", help="of the model in the API")
     parser.add_argument("--max-waiting", type=positive_int, default=1024, help="requests that may wait for room")
     parser.add_argument("--ready", type=Path, help="a file that is written once the server answers: its address")
-    return parser.parse_args()
 
 
 def listen(host: str, port: int, *, has_key: bool) -> socket.socket:
