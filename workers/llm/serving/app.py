@@ -12,9 +12,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from workers.llm.serving.body_limit import BodyLimit
 from workers.llm.serving.choices import Choice, ChoicePart
 from workers.llm.serving.completions import Answer, chat_answer, completion_answer
+from workers.llm.serving.connection_limits import MAX_STALL_S, ConnectionLimits
 from workers.llm.serving.disconnects import until_disconnect
 from workers.llm.serving.engine import Engine, Unavailable
 from workers.llm.serving.errors import add_error_handlers, error_body
@@ -39,11 +39,11 @@ class Service:
         self.metrics = ServerMetrics(self.engine)
 
 
-def make_app() -> FastAPI:
+def make_app(max_stall_s: float = MAX_STALL_S) -> FastAPI:
     """Return the application; it answers 503 until `state.service` is set."""
     app = FastAPI(title="haloctl serve", docs_url=None, redoc_url=None)
     app.state.service = None
-    app.add_middleware(BodyLimit)
+    app.add_middleware(ConnectionLimits, max_stall_s=max_stall_s)
     add_error_handlers(app)
     _add_routes(app)
     return app

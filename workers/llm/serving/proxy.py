@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from workers.llm.serving.body_limit import MAX_BODY_BYTES
+from workers.llm.serving.connection_limits import MAX_BODY_BYTES
 from workers.llm.serving.replicas import Replica
 
 HOP_BY_HOP = frozenset(

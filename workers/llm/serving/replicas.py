@@ -44,7 +44,11 @@ class Replica:
         self.ready.unlink(missing_ok=True)
         self.starts += 1
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, *self.command, f"--ready={self.ready}", stdin=asyncio.subprocess.DEVNULL
+            sys.executable,
+            *self.command,
+            f"--ready={self.ready}",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,  # it tells its address, which is for the proxy alone
         )
         ended = asyncio.create_task(self.process.wait())
         try:

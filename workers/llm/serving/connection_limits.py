@@ -1,4 +1,6 @@
-"""A limit on the size of a request's body, whatever its header says."""
+"""Limits on what one client takes of the server: its request's size, and how long it leaves an answer unread."""
+
+import asyncio
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -6,20 +8,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from workers.llm.serving.errors import error_body
 
 MAX_BODY_BYTES = 16 << 20
+MAX_STALL_S = 30.0
 
 
 class _TooLarge(Exception):
     pass
 
 
-class BodyLimit:
-    """Answers 413 to a body that is too large as soon as that shows, without keeping it."""
+class ConnectionLimits:
+    """Answers 413 to a body that is too large as soon as that shows, and drops clients that stop reading."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, max_stall_s: float = MAX_STALL_S) -> None:
+        self._app, self._max_stall_s = app, max_stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count what its body has."""
+        """Pass a request on, count what its body has, and time what is sent."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -33,8 +36,12 @@ class BodyLimit:
                 raise _TooLarge
             return message
 
+        async def timed(message: Message) -> None:
+            async with asyncio.timeout(self._max_stall_s):
+                await send(message)
+
         try:
-            await self._app(scope, counted, send)
+            await self._app(scope, counted, timed)
         except _TooLarge:
             message = f"the body has more than {MAX_BODY_BYTES >> 20} MiB"
             await JSONResponse(error_body(413, message), 413, {"Connection": "close"})(scope, receive, send)
