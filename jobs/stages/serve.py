@@ -59,20 +59,20 @@ def settings(cell: Cell) -> dict[str, Any]:
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     """Return one program, which starts the server and is its client."""
+    devices = device_flags(settings["target"], device_count(settings))
+    return [program("measure_serving", *model_flags(settings), *PROGRAM_FLAGS, *devices, *load_flags(settings))]
+
+
+def load_flags(settings: Settings) -> list[str]:
+    """Return the flags that say how much is compared and measured."""
     return [
-        program(
-            "measure_serving",
-            *model_flags(settings),
-            *PROGRAM_FLAGS,
-            *device_flags(settings["target"], device_count(settings)),
-            *text_flags(settings),
-            *("--prompt-tokens", *map(str, settings["prompt_tokens"])),
-            f"--new-tokens={settings['new_tokens']}",
-            *("--concurrency", *map(str, settings["concurrency"])),
-            *(("--rate", *map(str, settings["rates"])) if settings["rates"] else ()),
-            *(("--offline",) if settings["offline"] else ()),
-            *(f"--{name}={settings[name]}" for name in ("requests", "rounds", "sequences")),
-        )
+        *text_flags(settings),
+        *("--prompt-tokens", *map(str, settings["prompt_tokens"])),
+        f"--new-tokens={settings['new_tokens']}",
+        *("--concurrency", *map(str, settings["concurrency"])),
+        *(("--rate", *map(str, settings["rates"])) if settings["rates"] else ()),
+        *(("--offline",) if settings["offline"] else ()),
+        *(f"--{name}={settings[name]}" for name in ("requests", "rounds", "sequences")),
     ]
 
 
