@@ -59,12 +59,19 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
                 f"{INPUTS}/export/model.mlir",
                 "-o",
                 f"{OUTPUTS}/model.vmfb",
-                *compile_flags(settings["target"], device_count(settings), toolchain.compiler_flags),
+                *code_flags(settings, toolchain),
                 *dump,
-                *(UNPACKED_IN_PLACE if (settings["target"], settings.get("precision")) == ("cpu", "int4") else []),
-                *settings["flags"],
             )
         )
+    ]
+
+
+def code_flags(settings: Settings, toolchain: Toolchain) -> list[str]:
+    """Return the flags that decide which code is generated."""
+    return [
+        *compile_flags(settings["target"], device_count(settings), toolchain.compiler_flags),
+        *(UNPACKED_IN_PLACE if (settings["target"], settings.get("precision")) == ("cpu", "int4") else []),
+        *settings["flags"],
     ]
 
 

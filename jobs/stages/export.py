@@ -70,19 +70,21 @@ def _scales(cell: Cell) -> dict[str, Any]:
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     """One program traces the model and writes everything."""
+    return [program("export", *export_flags(settings))]
+
+
+def export_flags(settings: Settings) -> list[str]:
+    """Return the flags that say what is exported, and how."""
     return [
-        program(
-            "export",
-            *model_flags(settings),
-            f"--precision={settings['precision']}",
-            f"--tp={settings['tp']}",
-            f"--attention={settings['attention']}",
-            *workload_flags(settings),
-            f"--cache-length={settings['cache_tokens']}",
-            *([f"--quantized={INPUTS}/quantize"] if "is_quantized" in settings else []),
-            *(f"--{key.replace('_', '-')}={settings[key]}" for key in OPTIONS if key in settings),
-            *([f"--block-tokens={settings['block_tokens']}"] if "block_tokens" in settings else []),
-        )
+        *model_flags(settings),
+        f"--precision={settings['precision']}",
+        f"--tp={settings['tp']}",
+        f"--attention={settings['attention']}",
+        *workload_flags(settings),
+        f"--cache-length={settings['cache_tokens']}",
+        *([f"--quantized={INPUTS}/quantize"] if "is_quantized" in settings else []),
+        *(f"--{key.replace('_', '-')}={settings[key]}" for key in OPTIONS if key in settings),
+        *([f"--block-tokens={settings['block_tokens']}"] if "block_tokens" in settings else []),
     ]
 
 

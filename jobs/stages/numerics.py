@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.input_files import file_setting
-from jobs.stages import quantize
+from jobs.stages import localization, quantize
 from jobs.stages.base import (
     INPUTS,
     Cell,
@@ -129,11 +129,19 @@ def settings(cell: Cell) -> dict[str, Any]:
         "text": file_setting(numerics.text),
         **({"is_quantized": True} if quantize.is_planned(cell) and cell.variant.exporter == HALOCTL else {}),
         **gates_of(cell),
+        **localization.settings(cell, _report_limits(cell)),
     }
 
 
+def _report_limits(cell: Cell) -> dict[str, float]:
+    """Return the limits that a report is told apart by before the gate sees it."""
+    tolerance = tolerance_of(cell.variant.precision, cell.variant.kv_precision)
+    kl_mean = cell.spec.numerics.max_kl_mean or tolerance.kl_mean
+    return {"mean_logit_diff": tolerance.mean_logit_diff, "kl_mean": kl_mean, "kl_max": tolerance.kl_max}
+
+
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """Return one process, which holds the reference and drives the program."""
+    """Return one process, which holds the reference and drives the program, and perhaps one that looks for a layer."""
     return [
         program(
             "numerics",
@@ -144,8 +152,14 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
             *text_flags(settings),
             *([f"--quantized={INPUTS}/quantize"] if "is_quantized" in settings else []),
             *device_flags(settings["target"], device_count(settings)),
-        )
+        ),
+        *localization.commands(settings, toolchain),
     ]
+
+
+def count_commands(settings: Settings) -> int:
+    """Return how many processes there are."""
+    return 2 if "where" in settings else 1
 
 
 def resources(cell: Cell) -> Resources:
@@ -212,6 +226,9 @@ def parse(settings: Settings, folder: Path) -> Outcome:
         KvPrecision(settings.get("kv_precision", KvPrecision.SAME)),
         {key: settings[key] for key in JOB_LIMITS if key in settings},
     )
+    finding = localization.finding(folder)
+    if failure and finding:
+        failure = replace(failure, message=f"{failure.message}; {finding}")
     return Outcome(measurements, failure=failure)
 
 
@@ -231,7 +248,8 @@ NUMERICS = Stage(
     commands=commands,
     resources=resources,
     parse=parse,
-    artifacts={"numerics.json": "report"},
+    artifacts={"numerics.json": "report", localization.REPORT: "report"},
     needs_weights=True,
+    count_commands=count_commands,
     figure=figure,
 )

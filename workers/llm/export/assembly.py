@@ -17,6 +17,7 @@ from workers.llm.export.block_expansion import RequiredTensor, expand_block_call
 from workers.llm.export.global_tensors import GlobalTensor
 from workers.llm.export.mlir_ops import emit
 from workers.llm.export.subgraphs import TensorMeta
+from workers.llm.export.taps import TapOutput
 from workers.llm.export.tracing import STUB_CALL, TracedBlock, TracedLayer, TracedProgram
 from workers.llm.weights.archive_layout import ArchiveLayout, ParameterSlot
 from workers.llm.weights.parameters import symbol_of
@@ -35,6 +36,8 @@ class ProgramAssembler:
         self.archives = archives
         self.globals: dict[str, GlobalTensor] = {}
         self.functions: dict[str, ir.Operation] = {}
+        self.layer_taps: dict[str, list[TapOutput]] = {}  #: by symbol, with the layer's own names of modules
+        self.taps: dict[str, list[TapOutput]] = {}  #: results of each entry point after its logits
 
     def run(self, programs: Iterable[TracedProgram]) -> None:
         """Turn all subgraphs of `programs` into one program."""
@@ -89,6 +92,7 @@ class _LayerAssembler:
         self._owner = owner
         self._name = name
         self._layer = program.layers[name]
+        self._is_tapped = any(layer.taps for layer in program.layers.values())
         self._function = owner.functions[self._layer.symbol]
         self._body = self._function.regions[0].blocks[0]
         self._arguments = list(self._body.arguments)
@@ -101,15 +105,24 @@ class _LayerAssembler:
         """Expand the layer's blocks; return the tensors that the function takes beyond its inputs, in order."""
         layer, first = self._layer, len(self._layer.call.inputs)
         updated: list[ir.Value] = []
+        tapped: list[ir.Value] = []
+        taps = [TapOutput(name) for name in layer.taps]
         for op, site in stub_calls(self._function):
             block = site.removeprefix(f"{self._name}.")
-            updated += expand_block_call(op, block, layer.blocks[block], self._owner.tp, self._supply, self._send)
+            traced = layer.blocks[block]
+            caches, values = expand_block_call(op, block, traced, self._owner.tp, self._supply, self._send)
+            updated, tapped = [*updated, *caches], [*tapped, *values]
+            taps += [TapOutput(f"{block}.{name}", rank) for rank in range(self._owner.tp) for name in traced.taps]
+        self._owner.layer_taps[layer.symbol] = taps
         for argument, weight, meta in zip(self._arguments[first:], layer.weights, layer.metas, strict=True):
             argument.replace_all_uses_with(self._supply(RequiredTensor("weight", weight, 0, meta)))
         for index in reversed(range(first, len(self._arguments))):
             self._body.erase_argument(index)
-        mlir_ops.replace_return(self._function, updated)
-        self._function.attributes["inlining_policy"] = ir.Attribute.parse("#util.inline.never")
+        mlir_ops.replace_return(self._function, [*updated, *tapped])
+        if (
+            self._owner.tp == 1 or not self._is_tapped
+        ):  # on several devices IREE 3.13 can't compile a function that returns tapped values, too
+            self._function.attributes["inlining_policy"] = ir.Attribute.parse("#util.inline.never")
         mlir_ops.renew_type(self._function)
         return list(self._required)
 
@@ -147,6 +160,8 @@ class _EntryPointAssembler:
         self._program = program
         self._function = owner.functions[program.entry.name]
         self._sent: list[tuple[ir.Value, int, ir.Value]] = []
+        self._tapped: list[ir.Value] = []
+        self._taps = [TapOutput(name) for name in program.taps]
 
     def run(self, required: dict[str, list[RequiredTensor]]) -> None:
         """Give every call its operands, store the returned cache, and load weights from globals.
@@ -160,7 +175,10 @@ class _EntryPointAssembler:
             else:
                 self._expand_block(op, name, self._program.blocks[name])
         self._load_weights()
+        if self._tapped:
+            mlir_ops.replace_return(self._function, self._tapped)
         mlir_ops.renew_type(self._function)
+        self._owner.taps[self._program.entry.name] = self._taps
         if self._owner.tp > 1:
             home = ir.DictAttr.get({"iree.abi.affinity": mlir_ops.device(0)})
             self._function.attributes["arg_attrs"] = ir.ArrayAttr.get([home] * len(self._program.inputs))
@@ -173,10 +191,13 @@ class _EntryPointAssembler:
         inputs = [hidden, *(self._send_once(value, 0, at) for value in shared)]
         extra = [self._supply(tensor, name, inputs, at) for tensor in required]
         caches = [tensor for tensor in required if tensor.kind == "cache"]
-        results = [op.results[0].type, *(mlir_ops.tensor_type(tensor.meta) for tensor in caches)]
         callee = ir.FlatSymbolRefAttr.get(layer.symbol)
+        results = mlir_ops.result_types(self._owner.functions[layer.symbol])
         call = emit("util.call", at, [*inputs, *extra], results, callee=callee)
-        for tensor, value in zip(caches, list(call.results)[1:], strict=True):
+        first, taps = 1 + len(layer.taps), self._owner.layer_taps[layer.symbol]
+        self._taps += [TapOutput(f"{name}.{tap.module}", tap.rank) for tap in taps]
+        self._tapped += [*list(call.results)[1:first], *list(call.results)[first + len(caches) :]]
+        for tensor, value in zip(caches, list(call.results)[first : first + len(caches)], strict=True):
             cache = self._owner.global_for(f"{name}.{tensor.name}", tensor.rank, tensor.meta, is_cache=True)
             stored = value if cache.stored == cache.meta else mlir_ops.bitcast(value, cache.stored, at)
             emit("util.global.store", at, [stored], **{"global": ir.FlatSymbolRefAttr.get(cache.symbol)})

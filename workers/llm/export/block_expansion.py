@@ -29,8 +29,11 @@ Sender = Callable[[ir.Value, TensorMeta, int, ir.InsertionPoint], ir.Value]
 
 def expand_block_call(
     op: ir.Operation, name: str, block: TracedBlock, tp: int, supply: Supplier, send: Sender
-) -> list[ir.Value]:
-    """Replace the call `op` of a stub with calls of the block's part on every rank; return the updated caches."""
+) -> tuple[list[ir.Value], list[ir.Value]]:
+    """Replace the call `op` of a stub with calls of the block's part on every rank.
+
+    Returns the updated caches, and what is tapped on each rank, which is sent to rank 0.
+    """
     at = ir.InsertionPoint(op)
     operands = list(op.operands)
     arguments = [_arguments(at, operands, name, block, rank, supply, send) for rank in range(tp)]
@@ -40,8 +43,10 @@ def expand_block_call(
         results = [_call(block, values, at) for values in arguments]
     outputs = [mlir_ops.transfer(part[0], 0, at) if rank else part[0] for rank, part in enumerate(results)]
     op.results[0].replace_all_uses_with(join_parts(outputs, block.join, block.call.output, at))
+    end = 1 + len(block.cache)
+    taps = [mlir_ops.transfer(tap, 0, at) if rank else tap for rank, part in enumerate(results) for tap in part[end:]]
     op.erase()
-    return [cache for part in results for cache in part[1:]]
+    return [cache for part in results for cache in part[1:end]], taps
 
 
 def _arguments(
@@ -71,7 +76,7 @@ def _arguments(
 
 
 def _call(block: TracedBlock, arguments: list[ir.Value], at: ir.InsertionPoint) -> list[ir.Value]:
-    results = [mlir_ops.tensor_type(block.part_output), *map(mlir_ops.tensor_type, block.cache)]
+    results = list(map(mlir_ops.tensor_type, (block.part_output, *block.cache, *block.taps.values())))
     return list(emit("util.call", at, arguments, results, callee=ir.FlatSymbolRefAttr.get(block.symbol)).results)
 
 

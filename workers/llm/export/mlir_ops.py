@@ -113,9 +113,13 @@ def add_argument(function: ir.Operation, argument_type: ir.Type) -> ir.Value:
 def renew_type(function: ir.Operation) -> None:
     """Set the function's type to what its body takes and returns."""
     body = function.regions[0].blocks[0]
-    results = [value.type for value in operations(function)[-1].operands]
-    signature = ir.FunctionType.get([argument.type for argument in body.arguments], results)
+    signature = ir.FunctionType.get([argument.type for argument in body.arguments], result_types(function))
     function.attributes["function_type"] = ir.TypeAttr.get(signature)
+
+
+def result_types(function: ir.Operation) -> list[ir.Type]:
+    """Return the types of what the function returns."""
+    return [value.type for value in operations(function)[-1].operands]
 
 
 def slice_of(entry: ir.Value, offset_bytes: int, meta: TensorMeta, at: ir.InsertionPoint) -> ir.Value:

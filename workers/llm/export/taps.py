@@ -33,6 +33,11 @@ class TapOutput:
     module: str  #: full name; INPUT for the input of the first layer
     rank: int | None = None  #: None: joined, or outside of what ranks share
 
+    @property
+    def name(self) -> str:
+        """Its name among the results of an entry point."""
+        return f"{self.module}@{'all' if self.rank is None else self.rank}"
+
 
 @contextmanager
 def recording(

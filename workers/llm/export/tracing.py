@@ -28,6 +28,7 @@ from workers.llm.export.int4_kernel import declare_kernel_call
 from workers.llm.export.kv_cache import CacheLayout
 from workers.llm.export.mlir_ops import declare, emit
 from workers.llm.export.subgraphs import SUBGRAPH_OP, SUM_OP, ModuleCall, SubgraphStub, TensorMeta, find_cache
+from workers.llm.export.taps import INPUT, NO_TAPS, Taps, recording, tapped_modules
 from workers.llm.sharding.local_modules import is_attention
 from workers.llm.sharding.plan import Sharding
 from workers.llm.sharding.shard_regions import shard_region_of
@@ -49,6 +50,7 @@ class TracedBlock:
     join: Join
     part_output: TensorMeta
     rows: int = 0  #: of an embedding's part; its offset is rank * rows
+    taps: dict[str, TensorMeta] = field(default_factory=dict)  #: further results: outputs of modules, by relative name
     used_inputs: tuple[int, ...] = ()  #: set once the subgraph is lowered
     spread: ir.Operation | None = None  #: set then too: the function, where ranks sum something within it
 
@@ -62,6 +64,7 @@ class TracedLayer:
     weights: tuple[str, ...]
     metas: tuple[TensorMeta, ...]
     blocks: dict[str, TracedBlock]  #: by name relative to the layer, in the order of the calls
+    taps: tuple[str, ...] = ()  #: further results: outputs of the layer's parts, by relative name
 
 
 @dataclass
@@ -75,6 +78,7 @@ class TracedProgram:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)  #: buffers that follow from the config
     layers: dict[str, TracedLayer] = field(default_factory=dict)  #: by the modules' full names
     blocks: dict[str, TracedBlock] = field(default_factory=dict)  #: outside of the layers
+    taps: tuple[str, ...] = ()  #: further results: hidden states around the layers
 
     def all_blocks(self) -> list[TracedBlock]:
         """Return the blocks of all layers, and those outside of them."""
@@ -130,6 +134,7 @@ class SubgraphTracer:
         mode: FakeTensorMode,
         cache_dtype: torch.dtype,
         take: Callable[[str, torch.fx.Graph], None],
+        taps: Taps = NO_TAPS,
     ) -> None:
         self.model = model
         self.stubs = stubs
@@ -137,6 +142,7 @@ class SubgraphTracer:
         self.layout = layout
         self.mode = mode
         self.cache_dtype = cache_dtype
+        self.taps = taps
         self._take = take
         self._traced: dict[tuple[Any, ...], Any] = {}  #: subgraphs of the entry point by `kind`
 
@@ -145,7 +151,11 @@ class SubgraphTracer:
         self._traced = {}
         program = TracedProgram(entry, tuple(entry.arguments(self.layout).values()))
         self._trace_root(program)
-        layers = {name: stub.kind for name, stub in self.stubs.items() if stub.join is None}
+        layers = {
+            name: stub.kind
+            for name, stub in self.stubs.items()
+            if stub.join is None and name not in self.taps.layers  # those are inlined
+        }
         groups = dict(zip(layers, share_functions(list(layers.values())), strict=True)) if self.sharding.tp > 1 else {}
         for name, stub in self.stubs.items():
             if stub.join is None:
@@ -161,10 +171,18 @@ class SubgraphTracer:
         trace: Callable[[SubgraphStub, str], Any],
         group: int = 0,
     ) -> Any:
-        key = (stub.kind, group)
+        key = (self._kind(stub), group)
         if key not in self._traced:
             self._traced[key] = trace(stub, f"{entry.name}.{self._next_name(stub)}")
         return self._traced[key]
+
+    def _kind(self, stub: SubgraphStub) -> tuple[Any, ...]:
+        """Return the key of what shares a function; a layer whose modules are tapped has one of its own."""
+        return (*stub.kind, stub.name) if stub.name in self.taps.layers else stub.kind
+
+    def _is_tapped(self, stub: SubgraphStub) -> bool:
+        layer = LAYER.match(f"{stub.name}.")
+        return layer is not None and layer["layer"] in self.taps.layers
 
     def _next_name(self, stub: SubgraphStub) -> str:
         if stub.join is None:
@@ -179,8 +197,15 @@ class SubgraphTracer:
         names = [f"model.{name}" for name in (*program.weights, *program.constants)]
         metas = [*program.metas, *map(TensorMeta.of, program.constants.values())]
 
+        layers = {name: stub for name, stub in self.stubs.items() if stub.join is None and self.taps.has_states}
+        first = dict(zip((INPUT,), layers.values(), strict=False))
+
         def function(tensors: list[torch.Tensor]) -> Any:
-            return functional_call(root, dict(zip(names, tensors[count:], strict=True)), tuple(tensors[:count]))
+            with recording(layers, first) as states:
+                weights = dict(zip(names, tensors[count:], strict=True))
+                results = functional_call(root, weights, tuple(tensors[:count]))
+            program.taps = tuple(states)
+            return (*results, *states.values())
 
         self._trace(program.entry.name, function, [*program.inputs, *metas])
 
@@ -188,16 +213,21 @@ class SubgraphTracer:
         assert stub.call is not None
         call, count = stub.call, len(stub.call.inputs)
         parameters = {name: TensorMeta.of(p) for name, p in stub.original.named_parameters()}
+        parts = tapped_modules(stub.original, _is_stub) if self._is_tapped(stub) else {}
+        taps: list[str] = []
 
         def function(tensors: list[torch.Tensor]) -> Any:
             args, kwargs = call.arguments(tensors[:count])
             weights = dict(zip(parameters, tensors[count:], strict=True))
-            return (functional_call(stub.original, weights, args, kwargs),)
+            with recording(parts) as outputs:
+                result = functional_call(stub.original, weights, args, kwargs)
+            taps[:] = outputs
+            return (result, *outputs.values())
 
         self._trace(symbol, function, [*call.inputs, *parameters.values()])
         inner = {name: part for name, part in stub.original.named_modules() if isinstance(part, SubgraphStub)}
         blocks = {name: self._trace_block(part, f"{symbol}.{name}") for name, part in inner.items()}
-        return TracedLayer(symbol, call, tuple(parameters), tuple(parameters.values()), blocks)
+        return TracedLayer(symbol, call, tuple(parameters), tuple(parameters.values()), blocks, tuple(taps))
 
     def _trace_block(self, stub: SubgraphStub, symbol: str) -> TracedBlock:
         assert stub.call is not None and stub.join is not None
@@ -207,15 +237,17 @@ class SubgraphTracer:
         kv_meta = TensorMeta((self.layout.slots, *slot_shape(self.sharding)), self.cache_dtype)
         cache = (kv_meta, kv_meta) if is_attention(stub.original) else ()
         rows = metas[0].shape[0] if isinstance(stub.original, nn.Embedding) else 0
+        parts = tapped_modules(stub.original, _is_stub) if self._is_tapped(stub) else {}
+        taps: dict[str, TensorMeta] = {}
         if isinstance(stub.original, nn.Embedding):
             function = _vocabulary_part(stub.original)
         else:
-            function = _block_function(stub.original, call, names, bool(cache))
+            function = _with_taps(_block_function(stub.original, call, names, bool(cache)), parts, taps)
         offset = [TensorMeta((), torch.int64)] if rows else []
         self._trace(symbol, function, [*call.inputs, *offset, *metas, *cache])
         width = call.output.shape[-1] // (self.sharding.tp if stub.join is Join.CONCAT else 1)
         part = TensorMeta((*call.output.shape[:-1], width), call.output.dtype)
-        return TracedBlock(symbol, call, tuple(names), metas, cache, stub.join, part, rows)
+        return TracedBlock(symbol, call, tuple(names), metas, cache, stub.join, part, rows, taps)
 
     def _local_metas(self, stub: SubgraphStub) -> tuple[TensorMeta, ...]:
         metas = []
@@ -249,6 +281,25 @@ def _block_function(
         return (output, cache.key, cache.value) if has_cache and cache is not None else (output,)
 
     return function
+
+
+def _is_stub(module: nn.Module) -> bool:
+    return isinstance(module, SubgraphStub)
+
+
+def _with_taps(
+    function: Callable[[list[torch.Tensor]], Any], parts: dict[str, nn.Module], taps: dict[str, TensorMeta]
+) -> Callable[[list[torch.Tensor]], Any]:
+    """Return a function that returns the outputs of some modules, too; `taps` gets their names when it is traced."""
+
+    def tapped(tensors: list[torch.Tensor]) -> Any:
+        with recording(parts) as outputs:
+            results = function(tensors)
+        taps.clear()
+        taps.update({name: TensorMeta.of(output) for name, output in outputs.items()})
+        return (*results, *outputs.values())
+
+    return tapped
 
 
 def _vocabulary_part(original: nn.Embedding) -> Callable[[list[torch.Tensor]], Any]:

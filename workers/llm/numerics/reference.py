@@ -50,6 +50,11 @@ class ReferenceModel:
         self._model = model.eval()
 
     @property
+    def model(self) -> Any:
+        """The model itself."""
+        return self._model
+
+    @property
     def vocab_size(self) -> int:
         """Number of logits for each position."""
         return int(self._model.config.get_text_config().vocab_size)

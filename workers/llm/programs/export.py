@@ -34,6 +34,7 @@ from workers.llm.export.kv_cache import BLOCK_TOKENS, CacheLayout
 from workers.llm.export.lowering import lower
 from workers.llm.export.program_config import block_table_file, program_config
 from workers.llm.export.subgraphs import cut_into_subgraphs
+from workers.llm.export.taps import NO_TAPS, TapOutput, Taps
 from workers.llm.export.tracing import ModuleImporter, SubgraphTracer, slot_shape
 from workers.llm.models.added_biases import with_added_biases
 from workers.llm.models.attention import KERNELS
@@ -75,6 +76,12 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m workers.llm.programs.export", description=__doc__)
+    add_export_arguments(parser)
+    return parser.parse_args()
+
+
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what is exported, and how."""
     add_model_arguments(parser)
     parser.add_argument("--precision", choices=(*DTYPES, *BITS), required=True, help="of linear modules")
     parser.add_argument(
@@ -92,7 +99,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, nargs="+", required=True, help="prompt buckets")
     parser.add_argument("--cache-length", type=int, required=True, help="tokens that a row of the cache holds")
     parser.add_argument("--block-tokens", type=int, choices=BLOCK_TOKENS, help="page the cache, in blocks of this size")
-    return parser.parse_args()
 
 
 def read_request(args: argparse.Namespace) -> ExportRequest:
@@ -118,9 +124,42 @@ def read_request(args: argparse.Namespace) -> ExportRequest:
     return ExportRequest(model, precision, args.attention, args.tp, entries, cache)
 
 
+@dataclass(frozen=True)
+class PreparedModel:
+    """A request with its meta model, in the program's precision, and how its parameters lie in the archives."""
+
+    request: ExportRequest
+    meta_model: nn.Module
+    mode: FakeTensorMode
+    quantized: QuantizedLayout | None
+    sharding: Sharding
+    tied: dict[str, str]
+    stored: dict[str, RowSource]  #: empty for a shape
+    layout: ShardedLayout
+
+
 def export(request: ExportRequest, folder: Path) -> dict[str, Any]:
     """Write model.mlir, the parameters and config.json into `folder`; return the report."""
     started = time.monotonic()
+    prepared = prepare(request)
+    text, layer_kinds, _ = build_program(prepared)
+    traced = time.monotonic()
+    stored, layout = prepared.stored, prepared.layout
+    files = write_parameters(folder, stored, layout, lambda line: print(line, flush=True)) if stored else []
+    write_text(folder / "model.mlir", text)
+    write_config(prepared.request, prepared.quantized, folder)
+    return {
+        "trace_s": round(traced - started, 3),
+        "parameters_s": round(time.monotonic() - traced, 3),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "mlir_bytes": (folder / "model.mlir").stat().st_size,
+        "parameter_bytes": sum(file.stat().st_size for file in files),
+        "layer_kinds": layer_kinds,
+    }
+
+
+def prepare(request: ExportRequest) -> PreparedModel:
+    """Build the meta model, and lay out its parameters. Raises BadInput for a model that can't be exported so."""
     model, precision = request.model, request.precision
     mode = FakeTensorMode()
     meta_model = build_meta_model(model.config, precision.dtype, request.attention, mode)
@@ -139,19 +178,7 @@ def export(request: ExportRequest, folder: Path) -> dict[str, Any]:
         stored = sources(meta_model, tensors, shapes, tied, quantized, precision.fp8, weights)
     untied = {name: shape for name, shape in shapes.items() if name not in tied}
     layout = lay_out(untied, sharding, {name: parameter.dtype for name, parameter in meta_model.named_parameters()})
-    text, layer_kinds = build_program(request, meta_model, sharding, tied, layout, mode)
-    traced = time.monotonic()
-    files = write_parameters(folder, stored, layout, lambda line: print(line, flush=True)) if stored else []
-    write_text(folder / "model.mlir", text)
-    write_config(request, quantized, folder)
-    return {
-        "trace_s": round(traced - started, 3),
-        "parameters_s": round(time.monotonic() - traced, 3),
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "mlir_bytes": (folder / "model.mlir").stat().st_size,
-        "parameter_bytes": sum(file.stat().st_size for file in files),
-        "layer_kinds": layer_kinds,
-    }
+    return PreparedModel(request, meta_model, mode, quantized, sharding, tied, stored, layout)
 
 
 def check_sharding(sharding: Sharding) -> None:
@@ -173,20 +200,15 @@ def choose_cache_layout(request: ExportRequest, sharding: Sharding) -> CacheLayo
     return request.cache.clear_of(hidden_bytes, slot_bytes, config.num_hidden_layers)
 
 
-def build_program(
-    request: ExportRequest,
-    meta_model: nn.Module,
-    sharding: Sharding,
-    tied: dict[str, str],
-    layout: ShardedLayout,
-    mode: FakeTensorMode,
-) -> tuple[str, int]:
-    """Return the program as MLIR text, and how many kinds of decoder layer it has."""
-    stubs = cut_into_subgraphs(meta_model, sharding)
-    importer = ModuleImporter()
-    tracer = SubgraphTracer(
-        meta_model, stubs, sharding, request.cache, mode, request.precision.cache_dtype, importer.add
-    )
+def build_program(prepared: PreparedModel, taps: Taps = NO_TAPS) -> tuple[str, int, dict[str, list[TapOutput]]]:
+    """Return the program as MLIR text, how many kinds of decoder layer it has, and what each entry point is tapped for.
+
+    The meta model is cut into subgraphs, so this can be done once.
+    """
+    request, sharding, mode = prepared.request, prepared.sharding, prepared.mode
+    stubs = cut_into_subgraphs(prepared.meta_model, sharding)
+    importer, cache_dtype = ModuleImporter(), request.precision.cache_dtype
+    tracer = SubgraphTracer(prepared.meta_model, stubs, sharding, request.cache, mode, cache_dtype, importer.add, taps)
     programs = []
     for entry in request.entries:
         programs.append(tracer.trace(entry))
@@ -196,10 +218,11 @@ def build_program(
     except ir.MLIRError as error:
         raise BadInput(f"IREE cannot lower this {request.model.config.model_type}: {error}") from None
     with importer.context, ir.Location.unknown():
-        ProgramAssembler(importer.module, tied, layout.archives).run(programs)
+        assembler = ProgramAssembler(importer.module, prepared.tied, prepared.layout.archives)
+        assembler.run(programs)
     importer.module.operation.verify()
     kinds = {layer.symbol for layer in programs[0].layers.values()}
-    return importer.module.operation.get_asm(use_local_scope=True), len(kinds)
+    return importer.module.operation.get_asm(use_local_scope=True), len(kinds), assembler.taps
 
 
 def write_config(request: ExportRequest, quantized: QuantizedLayout | None, folder: Path) -> None:

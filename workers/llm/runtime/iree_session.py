@@ -67,10 +67,11 @@ def to_float(array: Any) -> torch.Tensor:
 class IreeSession:
     """One program on its devices, with its KV cache. A prefill starts a new batch.
 
-    `devices` are IREE device URIs, one for each logical device of the program: `local-task` may be repeated.
+    `devices` are IREE device URIs, one for each logical device of the program: `local-task` may be repeated. The
+    parameters lie beside the program, or in the folder `parameters`.
     """
 
-    def __init__(self, program: Path, module: Path, devices: list[str]) -> None:
+    def __init__(self, program: Path, module: Path, devices: list[str], parameters: Path | None = None) -> None:
         self.program = read_program(program)
         if len(devices) != self.program["devices"]:
             wanted = self.program["devices"]
@@ -78,7 +79,7 @@ class IreeSession:
         self._devices = [_device(uri) for uri in devices]
         self._instance = iree.runtime.VmInstance()
         self._module = _module(self._instance, module)
-        modules = [self._hal(), *self._parameters(program.parent), self._module]
+        modules = [self._hal(), *self._parameters(parameters or program.parent), self._module]
         self._context = iree.runtime.VmContext(instance=self._instance, modules=modules)
         self._functions: dict[str, Any] = {}
         self._described = {entry["name"]: entry for entry in self.program["entry_points"]}
@@ -87,11 +88,11 @@ class IreeSession:
 
     def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return logits, float32 [B, 1, V], after the last of each row's `lengths` [B] tokens [B, T]; T is a bucket."""
-        return self._logits(self.call(self._prefill_name(tokens), tokens, lengths, *table))
+        return self._logits(self.call(self.prefill_name(tokens), tokens, lengths, *table))
 
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return logits, float32 [B, 1, V], after one more token [B, 1] at `positions` [B], which count from 0."""
-        return self._logits(self.call(self._decode_name(positions), tokens, positions, *table))
+        return self._logits(self.call(self.decode_name(positions), tokens, positions, *table))
 
     def logits(self, entry: dict[str, Any], *arguments: torch.Tensor) -> torch.Tensor:
         """Return the logits of an entry point of the program."""
@@ -99,11 +100,11 @@ class IreeSession:
 
     def prefill_greedily(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return the next tokens [B, 1] after a prefill; the logits stay on the device."""
-        return self._next_tokens(self.call(self._prefill_name(tokens), tokens, lengths, *table))
+        return self._next_tokens(self.call(self.prefill_name(tokens), tokens, lengths, *table))
 
     def decode_greedily(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
         """Return the next tokens [B, 1] after a decode; the logits stay on the device."""
-        return self._next_tokens(self.call(self._decode_name(positions), tokens, positions, *table))
+        return self._next_tokens(self.call(self.decode_name(positions), tokens, positions, *table))
 
     def call(self, name: str, *arguments: torch.Tensor) -> dict[str, Any]:
         """Call an entry point and return its results by name, as arrays on the device.
@@ -124,10 +125,12 @@ class IreeSession:
         results = self._invoke(name, inputs)
         return dict(zip((result["name"] for result in entry["results"]), results, strict=True))
 
-    def _prefill_name(self, tokens: torch.Tensor) -> str:
+    def prefill_name(self, tokens: torch.Tensor) -> str:
+        """Return the name of the entry point that prefills such tokens [B, T]."""
         return entry_point(self.program, "prefill", *tokens.shape)
 
-    def _decode_name(self, positions: torch.Tensor) -> str:
+    def decode_name(self, positions: torch.Tensor) -> str:
+        """Return the name of the entry point that decodes a token at such positions [B]."""
         return decode_entry_point(self.program, len(positions), int(positions.max()))
 
     def _logits(self, results: dict[str, Any]) -> torch.Tensor:
