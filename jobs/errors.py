@@ -170,6 +170,7 @@ LISTED_BY = {
     "node": "`haloctl nodes` lists them",
     "artifact": "`haloctl artifacts` lists them",
     "device": "`haloctl nodes --json` lists them",
+    "report of layers": "a job with `numerics: {where: layers}` makes them",
     "target": "`haloctl targets` lists them",
     "schedule": "`haloctl schedule list` shows them",
 }

@@ -33,6 +33,7 @@ COMMANDS = {
     "results": "results.results",
     "query": "results.query",
     "compare": "results.compare",
+    "numerics": "results.numerics",
     "trend": "results.trend",
     "report": "results.report",
     "usage": "results.usage",
