@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from db.reads.matrix import CellRow, MatrixRow
+from db.reads.matrix import COLUMNS, CellRow, MatrixRow
 from jobs.digest import task_digest
 from jobs.engines import ENGINES
 from jobs.exporters import stage_of
@@ -109,7 +109,7 @@ def test_what_an_engine_does_not_do_is_a_dash() -> None:
     cell = CellRow("j", "j-01", TaskState.SUCCEEDED, None, None, False, None, None, (), None, ())
     how = Axes(precision=Precision.FP8, attention=Attention.SDPA, tp=1).axes
     rows = [
-        MatrixRow("tiny", "TP1", "cpu", dict.fromkeys(STAGES, cell), **how),
+        MatrixRow("tiny", "TP1", "cpu", dict.fromkeys(COLUMNS, cell), **how),
         MatrixRow("tiny", "TP1-torch", "cpu", {"numerics": cell}, **{**how, "engine": "torch"}),
     ]
     dash = "\N{EN DASH}"  # a cache that is not paged is not served
