@@ -34,6 +34,13 @@ EXCEPTION_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)
 COMPLAINT_LINE = re.compile(r"^.*\b(?:unknown|invalid|unable|cannot|can't|could not|fail(?:ed|ure)?)\b.*", re.M | re.I)
 
 
+#: What can be done about known faults of tools, by the text of their errors (docs/internals/known-faults.md).
+REMEDIES = {
+    "failed to solve for timepoint coverage": "a known fault of IREE with programs for several devices: "
+    "give another tp, or other batch sizes",
+}
+
+
 class LostFile(NamedTuple):
     """An input that the artifact store lacks, or has damaged."""
 
@@ -72,6 +79,7 @@ def of_process(process: Process, tool: str, log: str) -> Failure:
     message = f"{tool}: {what or _describe_exit(process.exit_code)}"
     if what and _signal_of(process.exit_code):
         message = f"{tool}: {_describe_exit(process.exit_code)}: {what}"
+    message += "".join(f" ({remedy})" for error, remedy in REMEDIES.items() if error in what)
     if DISK_FULL.search(log):
         kind = FailureKind.OUT_OF_DISK
     elif process.exit_code in EXITS_BY_KILL:

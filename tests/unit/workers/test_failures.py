@@ -33,3 +33,9 @@ resource_tracker.py:254: UserWarning: 1 leaked object
 def test_an_exception_is_told_and_not_what_was_printed_after_it(log: str, said: str) -> None:
     failure = of_process(Process(("python",), 1, 1.0, 0), "python", log)
     assert (failure.kind, failure.message) == (FailureKind.TOOL_FAILED, f"python: {said}")
+
+
+def test_a_known_fault_of_the_compiler_is_told_with_what_can_be_changed() -> None:
+    log = "inputs/export/model.mlir:1:1: error: failed to solve for timepoint coverage\n"
+    failure = of_process(Process(("iree-compile",), 1, 1.0, 1), "iree-compile", log)
+    assert failure.message.endswith("with programs for several devices: give another tp, or other batch sizes)")

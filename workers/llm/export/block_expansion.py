@@ -98,17 +98,18 @@ def _inline_on_all_ranks(
 
 
 def _sum_over_ranks(op: ir.Operation, ranks: list[dict[ir.Value, ir.Value]], at: ir.InsertionPoint) -> None:
-    parts = [values[op.operands[0]] for values in ranks]
-    meta = mlir_ops.meta_of(op.results[0])
-    total = join_parts(
-        [mlir_ops.transfer(part, 0, at) if rank else part for rank, part in enumerate(parts)], Join.SUM, meta, at
-    )
-    for rank, values in enumerate(ranks):
-        values[op.results[0]] = mlir_ops.transfer(total, rank, at) if rank else total
+    """Sum on every rank by itself: a sum on rank 0 that is sent back makes a chain too long for iree-compile 3.13."""
+    parts, meta = [values[op.operands[0]] for values in ranks], mlir_ops.meta_of(op.results[0])
+    totals = []
+    for rank in range(len(ranks)):
+        sent = [part if source == rank else mlir_ops.transfer(part, rank, at) for source, part in enumerate(parts)]
+        totals.append(join_parts(sent, Join.SUM, meta, at))
+    for values, total in zip(ranks, totals, strict=True):
+        values[op.results[0]] = total
 
 
 def join_parts(parts: list[ir.Value], how: Join, whole: TensorMeta, at: ir.InsertionPoint) -> ir.Value:
-    """Combine the ranks' parts, all of which are on rank 0, into one tensor."""
+    """Combine the ranks' parts, all of which are on one rank, into one tensor."""
     if len(parts) == 1:
         return parts[0]
     if how is Join.CONCAT:
