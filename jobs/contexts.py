@@ -13,6 +13,15 @@ def context_for(tokens: int, block_tokens: int | None = None) -> int:
     return -(-tokens // size) * size
 
 
+def serving_contexts(cache_tokens: int, block_tokens: int) -> list[int]:
+    """Return contexts that double from 64 slots on, up to the whole row; none of them is nearly the next."""
+    capacity, contexts, context = context_for(cache_tokens, block_tokens), [], 64
+    while 4 * context <= 3 * capacity:
+        contexts.append(context)
+        context *= 2
+    return [*contexts, capacity]
+
+
 def workload_contexts(prompt_tokens: Iterable[int], cache_tokens: int, block_tokens: int | None = None) -> list[int]:
     """Return a context for each prompt length: it holds the prompt and the tokens that fit behind the longest."""
     prompts = set(prompt_tokens)

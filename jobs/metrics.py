@@ -78,18 +78,18 @@ METRICS: dict[str, Metric] = {
     "compile_s": Metric("compile", "s"),
     "compile_peak_bytes": Metric("compile", "bytes"),
     "vmfb_bytes": Metric("compile", "bytes"),
-    "mfma_prefill": Metric(
-        "compile", "instructions", is_lower_better=False, title="matrix instructions in prefill dispatches"
-    ),
-    "mfma_decode": Metric(
-        "compile", "instructions", is_lower_better=False, title="matrix instructions in decode dispatches"
-    ),
+    **{
+        f"mfma_{entry}": Metric(
+            "compile", "instructions", is_lower_better=False, title=f"matrix instructions in {entry} dispatches"
+        )
+        for entry in ("prefill", "decode", "extend", "score")
+    },
     **{
         f"mfma_{kind}_{entry}": Metric(
             "compile", "instructions", is_lower_better=False, title=f"{kind} matrix instructions in {entry} dispatches"
         )
         for kind in ("fp8", "int8")
-        for entry in ("prefill", "decode")
+        for entry in ("prefill", "decode", "extend", "score")
     },
     "load_s": Metric("invoke", "s", title="loading module and parameters"),
     "max_logit_diff": Metric("numerics", "logits"),

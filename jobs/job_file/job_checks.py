@@ -5,6 +5,7 @@ from itertools import chain
 
 from jobs import limits, quantizers
 from jobs.compiler_flags import flag_problem
+from jobs.contexts import context_for
 from jobs.engines import ENGINES
 from jobs.environment_variables import variable_problem
 from jobs.errors import UnknownToolchain
@@ -129,9 +130,24 @@ def _serving(spec: JobSpec, toolchains: Specs) -> Problem | None:
     if not able and any(stage for _, stage in stages):
         message = "the stage serve needs programs with `kv_cache: paged`, and no variant has that"
         return Problem(message, (("variants", "kv_cache"), ("stages",)))
-    return _excess(requests, limits.MAX_SAMPLES, "requests of one server", at_load) or _excess(
-        requests * new_tokens, limits.MAX_STEPS, "tokens of one server", (("workload", "new_tokens"), *at_load)
+    return (
+        _pool(spec)
+        or _excess(requests, limits.MAX_SAMPLES, "requests of one server", at_load)
+        or _excess(
+            requests * new_tokens, limits.MAX_STEPS, "tokens of one server", (("workload", "new_tokens"), *at_load)
+        )
     )
+
+
+def _pool(spec: JobSpec) -> Problem | None:
+    """A pool holds the rows of the workload at full length, and the block that is nobody's."""
+    workload, blocks = spec.workload, spec.serve.kv_pool_blocks
+    row = context_for(workload.cache_tokens, workload.kv_block_tokens) // workload.kv_block_tokens
+    needed = max(workload.batch) * row + 1
+    if blocks is None or blocks >= needed:
+        return None
+    message = f"a batch of {max(workload.batch)} rows of the workload needs {needed} blocks"
+    return Problem.at("serve", "kv_pool_blocks", message=message)
 
 
 def _gate(spec: JobSpec, toolchains: Specs) -> Problem | None:

@@ -13,7 +13,7 @@ from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS
 from jobs.task import GIB, Command, Measurement, Outcome, Process, Resources
 from jobs.toolchains import DEFAULT, Toolchain
-from jobs.variants import Axes, Variant
+from jobs.variants import Axes, KvCache, Variant
 
 if TYPE_CHECKING:  # commands that only read need no pydantic
     from jobs.sections import (
@@ -128,6 +128,11 @@ class Cell:
             for name, value in sorted(named.items())
             if is_measured or name not in VARIABLES or VARIABLES[name].effect is Effect.RESULT
         }
+
+
+def is_served(cell: Cell) -> bool:
+    """Return whether a server will run the variant's program."""
+    return "serve" in cell.spec.stages and cell.variant.kv_cache is KvCache.PAGED
 
 
 def _one_command(settings: Settings) -> int:

@@ -16,6 +16,7 @@ from jobs.stages.base import (
     Stage,
     cost_figure,
     device_count,
+    is_served,
     parallelism_settings,
 )
 from jobs.state import Failure, FailureKind
@@ -25,7 +26,7 @@ from jobs.toolchains import Toolchain
 from jobs.variants import QUANTIZED
 
 DUMP = "dump"  #: a folder beside outputs/ for the compiler's dump of its dispatches, which is not published
-ENTRIES = ("prefill", "decode")
+ENTRIES = ("prefill", "decode", "extend", "score")  #: functions of a program that run the model
 #: endings of the names of low-precision matrix instructions, such as v_mfma_i32_16x16x32_i8; on gfx950 one instruction
 #: is for all small floats, which programs here use only for fp8
 KINDS = {"fp8": ("_fp8_fp8", "_f8f6f4"), "int8": ("_i8",)}
@@ -37,12 +38,15 @@ MATRIX_ROWS = 16  #: a matrix instruction computes 16 rows or more; below that a
 def settings(cell: Cell) -> dict[str, Any]:
     """Return the target, the flags, and the sizes that decide whether matrix units should be used."""
     workload, precision = cell.spec.workload, cell.variant.precision
+    serve = cell.spec.serve if is_served(cell) else None
+    part_rows = max(serve.prefill_batch) * serve.chunk_tokens if serve else 0
     return {
         "target": cell.variant.target,
         **parallelism_settings(cell.variant),
         "flags": [*cell.spec.compile.flags, *(flag for flag in cell.flags if not is_runtime_flag(flag))],
         "prefill_rows": max(workload.batch) * max(workload.prompt_tokens),
-        "decode_rows": max(workload.batch),
+        "decode_rows": max((*workload.batch, *(serve.decode_batch if serve else ()))),
+        **({"extend_rows": part_rows, "score_rows": part_rows} if serve else {}),
         **({"precision": precision.value} if precision in QUANTIZED else {}),
     }
 
@@ -107,7 +111,7 @@ def parse(settings: Settings, folder: Path) -> Outcome:
         return Outcome(tuple(measurements))
     counts = count_matrix_instructions(folder / DUMP, target.matrix_instruction, target.assembly_suffix)
     warnings = []
-    for entry in ENTRIES:
+    for entry in (entry for entry in ENTRIES if f"{entry}_rows" in settings):
         kinds = {name: count for (where, name), count in counts.items() if where == entry}
         measurements.append(Measurement(f"mfma_{entry}", (float(sum(kinds.values())),)))
         measurements += [

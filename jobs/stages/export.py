@@ -11,6 +11,7 @@ from jobs.stages.base import (
     Settings,
     Stage,
     cost_figure,
+    is_served,
     memory_for,
     model_flags,
     model_settings,
@@ -36,6 +37,9 @@ OPTIONS = (
     "granularity",
     "inputs",
     "group_size",
+    "block_tokens",
+    "chunk_tokens",
+    "kv_pool_blocks",
 )  #: settings that are passed to the program if they are set
 
 
@@ -56,6 +60,18 @@ def settings(cell: Cell) -> dict[str, Any]:
         **({"kv_precision": "fp8"} if has_fp8_cache else {}),
         **({"fp8": TARGETS[variant.target].fp8} if has_fp8_cache or variant.precision is Precision.FP8 else {}),
         **({"block_tokens": workload.kv_block_tokens} if cell.variant.kv_cache is KvCache.PAGED else {}),
+        **(_serving(cell) if is_served(cell) else {}),
+    }
+
+
+def _serving(cell: Cell) -> dict[str, Any]:
+    """Return the sizes of what a server calls."""
+    serve = cell.spec.serve
+    return {
+        "decode_batch": sorted(serve.decode_batch),
+        "prefill_batch": sorted(serve.prefill_batch),
+        "chunk_tokens": serve.chunk_tokens,
+        **({} if serve.kv_pool_blocks is None else {"kv_pool_blocks": serve.kv_pool_blocks}),
     }
 
 
@@ -84,7 +100,12 @@ def export_flags(settings: Settings) -> list[str]:
         f"--cache-length={settings['cache_tokens']}",
         *([f"--quantized={INPUTS}/quantize"] if "is_quantized" in settings else []),
         *(f"--{key.replace('_', '-')}={settings[key]}" for key in OPTIONS if key in settings),
-        *([f"--block-tokens={settings['block_tokens']}"] if "block_tokens" in settings else []),
+        *(
+            flag
+            for key in ("decode_batch", "prefill_batch")
+            if key in settings
+            for flag in (f"--{key.replace('_', '-')}", *map(str, settings[key]))
+        ),
     ]
 
 

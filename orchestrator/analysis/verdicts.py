@@ -57,6 +57,8 @@ DETERMINISTIC: dict[str, Tolerance] = {
     "vmfb_bytes": Tolerance(),
     "mfma_prefill": Tolerance(),
     "mfma_decode": Tolerance(),
+    "mfma_extend": Tolerance(),
+    "mfma_score": Tolerance(),
 }
 
 

@@ -18,7 +18,18 @@ Config = Mapping[str, Any]  #: the config.json that export wrote
 KINDS = ("mlir", "irpa", "table", "config", "vmfb")  #: of the artifacts in the folder
 CONFIG, MODULE, SCRIPT, README = "config.json", "model.vmfb", "run.sh", "README.md"
 BENCHMARK, RUN = "iree-benchmark-module", "iree-run-module"
-IREE_TYPES = {"int64": "i64"}  #: by torch's name
+IREE_TYPES = {"int64": "i64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}  #: by torch's name
+#: values of arguments that no size decides: sampling of all tokens, from logits that are equal
+VALUES = {
+    "tokens": TOKEN,
+    "targets": TOKEN,
+    "starts": 0,
+    "temperature": 1,
+    "top_k": 0,
+    "top_p": 1,
+    "seeds": 0,
+    "logits": 0,
+}
 
 RUN_SH = """\
 #!/bin/sh
@@ -86,7 +97,7 @@ def _input(argument: Mapping[str, Any], entry: Mapping[str, Any], config: Config
         return str(argument["input"])
     if "file" in argument:  # a block table
         return f"@{folder / path_part(argument['file'])}"
-    value = TOKEN if argument["name"] == "tokens" else entry.get("prompt_tokens", _position(entry, config))
+    value = VALUES.get(argument["name"], entry.get("prompt_tokens", _position(entry, config)))
     shape = "".join(f"{size}x" for size in argument["shape"])
     return f"{shape}{IREE_TYPES[argument['dtype']]}={value}"
 

@@ -7,8 +7,9 @@ from torch import nn
 
 from workers.llm.export.bounds import BoundedRows, Bounds
 from workers.llm.export.entry_points import EntryPoint
-from workers.llm.export.heads import next_tokens
+from workers.llm.export.heads import next_tokens, score
 from workers.llm.export.kv_cache import CacheLayout, SlotCache
+from workers.llm.export.sampling import sample
 
 
 class EntryPointModule(nn.Module):
@@ -24,16 +25,19 @@ class EntryPointModule(nn.Module):
 
     def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the results of the entry point; a row that is out of bounds has none (`heads`)."""
-        given = dict(zip(self.entry.arguments(self.layout), arguments, strict=True))
-        rows = self.bounds.apply(
-            given["tokens"], given.get("lengths"), given.get("positions"), given.get("block_table")
-        )
-        logits = torch.where(rows.is_valid[:, None, None], self._logits(rows), float("nan"))
+        given = dict(zip(self.entry.argument_names(self.layout), arguments, strict=True))
+        starts = given.get("starts", given.get("positions"))
+        rows = self.bounds.apply(given["tokens"], given.get("lengths"), starts, given.get("block_table"))
+        logits = self._logits(rows)
+        if self.entry.kind == "score":
+            return score(logits, given["targets"], rows.is_token, rows.is_valid)
+        logits = torch.where(rows.is_valid[:, None, None], logits, float("nan"))
         return logits, next_tokens(logits, rows.is_valid)
 
     def _logits(self, rows: BoundedRows) -> torch.Tensor:
         decoder = self.model.get_submodule(self.model.base_model_prefix)  # type: ignore[arg-type]
-        last = None if rows.is_token is None else rows.counts - 1
+        wants_all = self.entry.kind in ("decode", "score")
+        last = None if wants_all else rows.counts - 1
         hook = decoder.register_forward_hook(lambda _module, _arguments, output: _select_last(output, last))
         try:
             return self.model(  # type: ignore[no-any-return]
@@ -52,6 +56,19 @@ class EntryPointModule(nn.Module):
         if rows.table is not None and context is not None:
             attended = layout.places(torch.arange(context)[None], batch, rows.table)
         return SlotCache(written, batch, layout, context, attended, positions=rows.positions)
+
+
+class SamplerModule(nn.Module):
+    """Choosing tokens from the logits of an earlier call."""
+
+    def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the next tokens."""
+        return (sample(*arguments),)
+
+
+def entry_module(model: nn.Module, entry: EntryPoint, layout: CacheLayout) -> nn.Module:
+    """Return the function of an entry point as a module, whose submodule `model` is the model if it runs it."""
+    return EntryPointModule(model, entry, layout) if entry.has_model else SamplerModule()
 
 
 def _select_last(output: Any, last: torch.Tensor | None) -> Any:

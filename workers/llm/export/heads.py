@@ -12,6 +12,28 @@ def next_tokens(logits: torch.Tensor, is_valid: torch.Tensor) -> torch.Tensor:
     return torch.where(is_valid, argmax(logits[:, 0]), NO_TOKEN)
 
 
+def score(
+    logits: torch.Tensor, targets: torch.Tensor, is_token: torch.Tensor | None, is_valid: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return log probabilities of `targets` after each token, the most probable tokens and theirs: `[batch, tokens]`.
+
+    What is behind a row's tokens, and a row that is out of bounds, has none: NaN and -1; nor has a target that is none.
+    """
+    vocab_size = logits.shape[-1]
+    scores = logits.float().reshape(-1, vocab_size)
+    best = argmax(scores)
+    largest = scores.amax(-1)
+    total = sum_row((scores - largest[:, None]).exp()).log()
+    known = targets.clamp(0, vocab_size - 1)
+    logprobs = scores.gather(1, known.reshape(-1, 1))[:, 0] - largest - total
+    is_scored = is_valid[:, None] if is_token is None else torch.logical_and(is_valid[:, None], is_token)
+    return (
+        torch.where(torch.logical_and(is_scored, known == targets), logprobs.view(targets.shape), float("nan")),
+        torch.where(is_scored, best.view(targets.shape), NO_TOKEN),
+        torch.where(is_scored, -total.view(targets.shape), float("nan")),
+    )
+
+
 def argmax(values: torch.Tensor) -> torch.Tensor:
     """Return the index of the first largest value of each row `[rows, columns]`: its chunk first, then within that."""
     chunks = _in_chunks(values, float("-inf"))

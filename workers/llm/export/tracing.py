@@ -20,14 +20,14 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from workers.llm.export.entry_modules import EntryPointModule
+from workers.llm.export.entry_modules import entry_module
 from workers.llm.export.entry_points import EntryPoint
 from workers.llm.export.fx_graphs import trace_graph
 from workers.llm.export.int4_kernel import OP as INT4_OP
 from workers.llm.export.int4_kernel import declare_kernel_call
 from workers.llm.export.kv_cache import CacheLayout
 from workers.llm.export.mlir_ops import declare, emit
-from workers.llm.export.subgraphs import SUBGRAPH_OP, SUM_OP, ModuleCall, SubgraphStub, TensorMeta, find_cache
+from workers.llm.export.subgraphs import SUBGRAPH_OP, SUM_OP, ModuleCall, SubgraphStub, TensorMeta, dtype_of, find_cache
 from workers.llm.export.taps import INPUT, NO_TAPS, Taps, recording, tapped_modules
 from workers.llm.sharding.local_modules import is_attention
 from workers.llm.sharding.plan import Sharding
@@ -149,8 +149,12 @@ class SubgraphTracer:
     def trace(self, entry: EntryPoint) -> TracedProgram:
         """Trace all subgraphs of `entry`, each distinct one once."""
         self._traced = {}
-        program = TracedProgram(entry, tuple(entry.arguments(self.layout).values()))
+        config: Any = self.model.config
+        arguments = entry.arguments(self.layout, config.vocab_size, dtype_of(self.model))
+        program = TracedProgram(entry, tuple(arguments.values()))
         self._trace_root(program)
+        if not entry.has_model:
+            return program
         layers = {
             name: stub.kind
             for name, stub in self.stubs.items()
@@ -190,10 +194,11 @@ class SubgraphTracer:
         return stub.name.rpartition(".")[2]
 
     def _trace_root(self, program: TracedProgram) -> None:
-        root, count = EntryPointModule(self.model, program.entry, self.layout), len(program.inputs)
-        parameters = {name: TensorMeta.of(p) for name, p in self.model.named_parameters()}
-        program.weights, program.metas = tuple(parameters), tuple(parameters.values())
-        program.constants = dict(self.model.named_buffers())
+        root, count = entry_module(self.model, program.entry, self.layout), len(program.inputs)
+        if program.entry.has_model:
+            parameters = {name: TensorMeta.of(p) for name, p in self.model.named_parameters()}
+            program.weights, program.metas = tuple(parameters), tuple(parameters.values())
+            program.constants = dict(self.model.named_buffers())
         names = [f"model.{name}" for name in (*program.weights, *program.constants)]
         metas = [*program.metas, *map(TensorMeta.of, program.constants.values())]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.llm.export.taps import TapOutput
-from workers.llm.runtime.iree_session import IreeSession, to_float
+from workers.llm.runtime.iree_session import IreeSession, to_host
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def run_tapped(session: IreeSession, taps: Sequence[TapOutput], windows: torch.T
     return TappedRun(
         [windows[row, : end + steps] for row, end in enumerate(ends)],
         ends,
-        _by_row([to_float(call["logits"]) for call in calls], [1] * batch),
-        {tap: _by_row([_by_position(to_float(call[tap.name]), batch) for call in calls], ends) for tap in taps},
+        _by_row([to_host(call["logits"]) for call in calls], [1] * batch),
+        {tap: _by_row([_by_position(to_host(call[tap.name]), batch) for call in calls], ends) for tap in taps},
     )
 
 

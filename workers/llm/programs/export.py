@@ -18,7 +18,7 @@ from iree.compiler import ir
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from jobs.contexts import workload_contexts
+from jobs.contexts import serving_contexts, workload_contexts
 from workers.llm.command_line import (
     BadInput,
     add_model_arguments,
@@ -28,7 +28,7 @@ from workers.llm.command_line import (
     run,
 )
 from workers.llm.export.assembly import ProgramAssembler
-from workers.llm.export.entry_points import EntryPoint, entry_points
+from workers.llm.export.entry_points import EntryPoint, ServingSizes, entry_points, in_order, serving_entry_points
 from workers.llm.export.equivalence import check_equivalence
 from workers.llm.export.kv_cache import BLOCK_TOKENS, CacheLayout
 from workers.llm.export.lowering import lower
@@ -99,6 +99,12 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt-tokens", type=int, nargs="+", required=True, help="prompt buckets")
     parser.add_argument("--cache-length", type=int, required=True, help="tokens that a row of the cache holds")
     parser.add_argument("--block-tokens", type=int, choices=BLOCK_TOKENS, help="page the cache, in blocks of this size")
+    parser.add_argument("--decode-batch", type=positive_int, nargs="*", help="batch sizes that a server decodes")
+    parser.add_argument("--prefill-batch", type=positive_int, nargs="*", help="batch sizes in which it takes prompts")
+    parser.add_argument("--chunk-tokens", type=positive_int, default=128, help="of a prompt that it takes in parts")
+    parser.add_argument(
+        "--kv-pool-blocks", type=positive_int, help="blocks of a paged cache, with one that is nobody's"
+    )
 
 
 def read_request(args: argparse.Namespace) -> ExportRequest:
@@ -115,13 +121,30 @@ def read_request(args: argparse.Namespace) -> ExportRequest:
     model = with_added_biases(model, args.quantized)
     if reason := position_problem(model.config, args.cache_length):
         raise BadInput(f"--cache-length {args.cache_length}: {reason}")
-    contexts = workload_contexts(args.prompt_tokens, args.cache_length, args.block_tokens)
-    entries = entry_points(args.batch, args.prompt_tokens, contexts)
+    cache, entries = read_layout_and_entries(args)
     dtype = DTYPES.get(args.precision, DTYPES[args.activations])
     scales = ScaleOptions(args.granularity, args.inputs, args.group_size)
     precision = ProgramPrecision(args.precision, dtype, args.kv_precision == "fp8", args.fp8, args.quantized, scales)
-    cache = CacheLayout(args.cache_length, max(args.batch), args.block_tokens)
     return ExportRequest(model, precision, args.attention, args.tp, entries, cache)
+
+
+def read_layout_and_entries(args: argparse.Namespace) -> tuple[CacheLayout, list[EntryPoint]]:
+    """Return the layout of the KV cache, and the entry points that the command line asks for."""
+    contexts = workload_contexts(args.prompt_tokens, args.cache_length, args.block_tokens)
+    entries = entry_points(args.batch, args.prompt_tokens, contexts)
+    if args.decode_batch or args.prefill_batch:
+        if not (args.decode_batch and args.prefill_batch and args.block_tokens):
+            raise BadInput("--decode-batch, --prefill-batch: a server needs both, and --block-tokens")
+        serving = ServingSizes(args.decode_batch, args.prefill_batch, args.chunk_tokens)
+        ladder = serving_contexts(args.cache_length, args.block_tokens)
+        entries += serving_entry_points(serving, args.prompt_tokens, ladder)
+    layout = CacheLayout(args.cache_length, max(entry.batch for entry in entries), args.block_tokens)
+    if args.kv_pool_blocks is not None:
+        needed = replace(layout, rows=max(args.batch)).pool
+        if args.block_tokens is None or args.kv_pool_blocks < needed:
+            raise BadInput(f"--kv-pool-blocks {args.kv_pool_blocks}: a batch of {max(args.batch)} rows needs {needed}")
+        layout = replace(layout, pool_blocks=args.kv_pool_blocks)
+    return layout, in_order(entries)
 
 
 @dataclass(frozen=True)

@@ -54,27 +54,37 @@ def in_order(entry_points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(entry_points, key=lambda entry: entry["kind"] != "prefill")
 
 
-def arguments_for(entry: dict[str, Any], vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return different tokens, and lengths or positions that fit every bucket.
+def arguments_for(entry: dict[str, Any], vocab_size: int) -> list[torch.Tensor]:
+    """Return the arguments but the block table: different tokens, and lengths or positions that fit every bucket.
 
     Token 0 is left out: as padding its embedding is zero, and so would be everything computed from it.
     """
     batch, width = entry["batch"], entry.get("prompt_tokens", 1)
     tokens = 1 + torch.arange(batch * width).view(batch, width) % (vocab_size - 1)
-    return tokens, torch.full((batch,), width)
+    full = torch.full((batch,), width)
+    if entry["kind"] == "sample":
+        logits = torch.arange(batch * vocab_size).view(batch, 1, vocab_size).float().sin()
+        return [logits, torch.ones(batch), full * 40, torch.full((batch,), 0.9), torch.arange(batch)]
+    if "starts" in (argument["name"] for argument in entry["arguments"]):
+        return [tokens, full, torch.zeros_like(full), *([tokens] if entry["kind"] == "score" else [])]
+    return [tokens, full]
 
 
 def invoke(session: IreeSession, entry: dict[str, Any]) -> dict[str, Any]:
-    """Call an entry point once and describe the result."""
+    """Call an entry point once and describe the result: numbers should be finite, and tokens some."""
     arguments = arguments_for(entry, session.program["vocab_size"])
     started = time.monotonic()
-    logits = session.logits(entry, *arguments)
+    outputs = session.outputs(entry, *arguments)
     seconds = time.monotonic() - started
-    finite = bool(logits.isfinite().all())
-    largest = logits.abs().max().item() if finite else None
+    finite = all(map(_is_sound, outputs.values()))
+    largest = float(next(iter(outputs.values())).abs().max()) if finite else None
     name = entry.get("label", entry["name"])
     print(f"{name}: {seconds:.3f} s, {'finite' if finite else 'NOT FINITE'}", flush=True)
     return {"entry_point": name, "seconds": seconds, "finite": finite, "max_abs_logit": largest}
+
+
+def _is_sound(values: torch.Tensor) -> bool:
+    return bool((values.isfinite() if values.is_floating_point() else values >= 0).all())
 
 
 if __name__ == "__main__":

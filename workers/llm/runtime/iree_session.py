@@ -10,6 +10,7 @@ from typing import Any
 import iree.runtime
 import numpy as np
 import torch
+from torch import Tensor
 
 from workers.llm.command_line import BadInput
 from workers.llm.program_format import FORMAT
@@ -59,9 +60,11 @@ def _no_entry_point(program: dict[str, Any], what: str) -> BadInput:
     return BadInput(f"the program has no {what}, only {names}: export it with that size")
 
 
-def to_float(array: Any) -> torch.Tensor:
-    """Return an array of a device as float32 on the host, whatever the program's precision."""
-    return torch.from_numpy(array.to_host().astype(np.float32))  # a copy; torch does not know numpy's bfloat16
+def to_host(array: Any) -> Tensor:
+    """Return an array of a device as integers, or as float32 whatever the program's precision."""
+    values = array.to_host()
+    # a copy; torch does not know numpy's bfloat16
+    return torch.from_numpy(values.astype(values.dtype if values.dtype.kind in "iu" else np.float32))
 
 
 class IreeSession:
@@ -86,42 +89,40 @@ class IreeSession:
         self._folder = program.parent
         self._tables: dict[str, Any] = {}
 
-    def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def prefill(self, tokens: Tensor, lengths: Tensor, table: Tensor | None = None) -> Tensor:
         """Return logits, float32 [B, 1, V], after the last of each row's `lengths` [B] tokens [B, T]; T is a bucket."""
-        return self._logits(self.call(self.prefill_name(tokens), tokens, lengths, *table))
+        return to_host(self.call(self.prefill_name(tokens), tokens, lengths, table=table)["logits"])
 
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def decode(self, tokens: Tensor, positions: Tensor, table: Tensor | None = None) -> Tensor:
         """Return logits, float32 [B, 1, V], after one more token [B, 1] at `positions` [B], which count from 0."""
-        return self._logits(self.call(self.decode_name(positions), tokens, positions, *table))
+        return to_host(self.call(self.decode_name(positions), tokens, positions, table=table)["logits"])
 
-    def logits(self, entry: dict[str, Any], *arguments: torch.Tensor) -> torch.Tensor:
-        """Return the logits of an entry point of the program."""
-        return self._logits(self.call(entry["name"], *arguments))
-
-    def prefill_greedily(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def prefill_greedily(self, tokens: Tensor, lengths: Tensor, table: Tensor | None = None) -> Tensor:
         """Return the next tokens [B, 1] after a prefill; the logits stay on the device."""
-        return self._next_tokens(self.call(self.prefill_name(tokens), tokens, lengths, *table))
+        return to_host(self.call(self.prefill_name(tokens), tokens, lengths, table=table)["next_tokens"])[:, None]
 
-    def decode_greedily(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def decode_greedily(self, tokens: Tensor, positions: Tensor, table: Tensor | None = None) -> Tensor:
         """Return the next tokens [B, 1] after a decode; the logits stay on the device."""
-        return self._next_tokens(self.call(self.decode_name(positions), tokens, positions, *table))
+        return to_host(self.call(self.decode_name(positions), tokens, positions, table=table)["next_tokens"])[:, None]
 
-    def call(self, name: str, *arguments: torch.Tensor) -> dict[str, Any]:
+    def outputs(self, entry: dict[str, Any], *arguments: Tensor) -> dict[str, Tensor]:
+        """Return all results of an entry point of the program, on the host."""
+        return {name: to_host(result) for name, result in self.call(entry["name"], *arguments).items()}
+
+    def call(self, name: str, *arguments: Any, table: Tensor | None = None) -> dict[str, Any]:
         """Call an entry point and return its results by name, as arrays on the device.
 
-        Where the cache is paged, a call without a block table uses the one that export wrote for the entry point; of
-        a longer table, it takes the first columns.
+        `arguments` are all but the block table, on the host or as an earlier call returned them. Where the cache is
+        paged, a call without `table` uses the one that export wrote for the entry point; of a longer table, it takes
+        the first columns.
         """
-        entry, inputs = self._described[name], []
-        given = iter(arguments)
-        for argument in entry["arguments"]:
-            value = next(given, None)
-            if value is None:
-                inputs.append(self._block_table(argument))
-                continue
-            if argument["name"] == "block_table":
-                value = value[:, : argument["shape"][1]]
-            inputs.append(self._to_device(value))
+        entry, given = self._described[name], iter(arguments)
+        inputs = [
+            self._block_table(argument, table)
+            if argument["name"] == "block_table"
+            else self._to_device(next(given), argument["dtype"])
+            for argument in entry["arguments"]
+        ]
         results = self._invoke(name, inputs)
         return dict(zip((result["name"] for result in entry["results"]), results, strict=True))
 
@@ -133,14 +134,10 @@ class IreeSession:
         """Return the name of the entry point that decodes a token at such positions [B]."""
         return decode_entry_point(self.program, len(positions), int(positions.max()))
 
-    def _logits(self, results: dict[str, Any]) -> torch.Tensor:
-        return to_float(results["logits"])
-
-    def _next_tokens(self, results: dict[str, Any]) -> torch.Tensor:
-        return torch.from_numpy(results["next_tokens"].to_host().copy())[:, None]
-
-    def _to_device(self, tensor: torch.Tensor) -> Any:
-        return iree.runtime.asdevicearray(self._devices[0], tensor.contiguous().numpy())
+    def _to_device(self, value: Any, dtype: str = "int64") -> Any:
+        if isinstance(value, iree.runtime.DeviceArray):
+            return value
+        return iree.runtime.asdevicearray(self._devices[0], np.ascontiguousarray(value.numpy().astype(dtype)))
 
     def _invoke(self, name: str, inputs: list[Any]) -> tuple[Any, ...]:
         """Call a function with arrays on devices."""
@@ -152,16 +149,18 @@ class IreeSession:
         results = self._functions[name](*inputs)
         return results if isinstance(results, tuple) else (results,)
 
-    def _block_table(self, argument: dict[str, Any]) -> Any:
-        """Return a block table on the device; it is read once."""
+    def _block_table(self, argument: dict[str, Any], table: Tensor | None) -> Any:
+        """Return a block table on the device; that of export is read once."""
+        if table is not None:
+            return self._to_device(table[:, : argument["shape"][1]])
         name = argument["file"]
         if name not in self._tables:
             path = self._folder / name
             try:
-                table = np.load(path)
+                contents = np.load(path)
             except (OSError, ValueError) as error:
                 raise BadInput(f"the block table {path} cannot be read, export the model again: {error}") from None
-            self._tables[name] = iree.runtime.asdevicearray(self._devices[0], table)
+            self._tables[name] = iree.runtime.asdevicearray(self._devices[0], contents)
         return self._tables[name]
 
     def _hal(self) -> Any:

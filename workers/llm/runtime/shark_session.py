@@ -6,9 +6,10 @@ from typing import Any
 import iree.runtime
 import numpy as np
 import torch
+from torch import Tensor
 
 from workers.llm.command_line import BadInput
-from workers.llm.runtime.iree_session import IreeSession, entry_point, read_program, to_float
+from workers.llm.runtime.iree_session import IreeSession, entry_point, read_program, to_host
 from workers.llm.shark.shark_program import STRIDE, blocks_for, page_table
 
 NUMPY = {
@@ -37,39 +38,39 @@ class SharkSession(IreeSession):
             for device, shape in zip(self._devices, shapes, strict=True)
         ]
 
-    def prefill(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def prefill(self, tokens: Tensor, lengths: Tensor, table: Tensor | None = None) -> Tensor:
         """Return logits as `IreeSession.prefill` does; the prompt is padded to whole pages."""
         batch, size = tokens.shape
         blocks = blocks_for(size)
         padded = torch.nn.functional.pad(tokens, (0, blocks * STRIDE - size))
         name = entry_point(self.program, "prefill", batch, size)
-        return self._call(name, padded, lengths, self._table(batch, blocks))
+        return self._run(name, padded, lengths, self._table(batch, blocks))
 
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def decode(self, tokens: Tensor, positions: Tensor, table: Tensor | None = None) -> Tensor:
         """Return logits as `IreeSession.decode` does; it reads as many pages as the longest row has."""
         batch = len(tokens)
         name = entry_point(self.program, "decode", batch)
         blocks = blocks_for(int(positions.max()) + 1)
-        return self._call(name, tokens, positions + 1, positions, self._table(batch, blocks))
+        return self._run(name, tokens, positions + 1, positions, self._table(batch, blocks))
 
-    def logits(self, entry: dict[str, Any], *arguments: torch.Tensor) -> torch.Tensor:
+    def outputs(self, entry: dict[str, Any], *arguments: Tensor) -> dict[str, Tensor]:
         """Return the logits of an entry point: one function serves prompts of several lengths."""
-        return (self.prefill if entry["kind"] == "prefill" else self.decode)(*arguments)
+        return {"logits": (self.prefill if entry["kind"] == "prefill" else self.decode)(*arguments)}
 
-    def prefill_greedily(self, tokens: torch.Tensor, lengths: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def prefill_greedily(self, tokens: Tensor, lengths: Tensor, table: Tensor | None = None) -> Tensor:
         """Return the next tokens [B, 1], chosen on the host: sharktank's programs return logits alone."""
         return self.prefill(tokens, lengths).argmax(-1)
 
-    def decode_greedily(self, tokens: torch.Tensor, positions: torch.Tensor, *table: torch.Tensor) -> torch.Tensor:
+    def decode_greedily(self, tokens: Tensor, positions: Tensor, table: Tensor | None = None) -> Tensor:
         """Return the next tokens [B, 1], chosen on the host."""
         return self.decode(tokens, positions).argmax(-1)
 
-    def _table(self, batch: int, blocks: int) -> torch.Tensor:
+    def _table(self, batch: int, blocks: int) -> Tensor:
         return torch.tensor(page_table(self._pages, batch, blocks))
 
-    def _call(self, name: str, *arguments: torch.Tensor) -> torch.Tensor:
+    def _run(self, name: str, *arguments: Tensor) -> Tensor:
         (logits,) = self._invoke(name, [*map(self._to_device, arguments), *self._caches])
-        return to_float(logits)
+        return to_host(logits)
 
 
 def load_session(program: Path, module: Path, devices: list[str]) -> IreeSession:
