@@ -7,12 +7,25 @@ from jobs.engines import ENGINES
 from jobs.errors import TooManyCommands
 from jobs.limits import MAX_COMMANDS
 from jobs.problems import Problem
+from jobs.stages import given_program
 from jobs.stages.base import Settings, Stage
+from jobs.stages.given_program import GIVEN
 from jobs.stages.shark_benchmark import SHARK_BENCHMARK
 from jobs.stages.shark_export import SHARK_EXPORT
 from jobs.task import Command
 from jobs.toolchains import Toolchain
-from jobs.variants import AXIS_DEFAULTS, HALOCTL, IREE, QUANTIZED, Axes, KvCache, KvPrecision, Variant, is_quantized
+from jobs.variants import (
+    AXIS_DEFAULTS,
+    HALOCTL,
+    IREE,
+    QUANTIZED,
+    Attention,
+    Axes,
+    KvCache,
+    KvPrecision,
+    Variant,
+    is_quantized,
+)
 
 
 def _haloctl_problem(variant: Variant) -> Problem | None:
@@ -42,6 +55,10 @@ def _sharktank_problem(variant: Variant) -> Problem | None:
     return None
 
 
+def _no_problem(variant: Variant) -> Problem | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Exporter:
     """What makes a program of a model."""
@@ -50,6 +67,7 @@ class Exporter:
     problem: Callable[[Variant], Problem | None]  #: why it can't export a variant
     stages: Mapping[str, Stage] = field(default_factory=dict)  #: stages that it does otherwise than the engine
     kv_cache: KvCache | None = None  #: the only layout that it makes; None: every layout
+    without: frozenset[str] = frozenset()  #: stages that mean nothing for its programs
 
 
 EXPORTERS: dict[str, Exporter] = {
@@ -61,12 +79,21 @@ EXPORTERS: dict[str, Exporter] = {
         {"export": SHARK_EXPORT, "benchmark": SHARK_BENCHMARK},
         KvCache.PAGED,
     ),
+    # no exporter: the model is a program already; job files can't choose it
+    GIVEN: Exporter(
+        "none: the model is a program",
+        _no_problem,
+        given_program.STAGES,
+        without=frozenset({"quantize", "numerics", "serve", "server"}),
+    ),
 }
 
 
 def stages_of(axes: Axes) -> dict[str, Stage]:
     """Return how a variant's engine and exporter do each stage."""
-    return {**ENGINES[axes.engine].stages, **EXPORTERS[axes.exporter].stages}
+    exporter = EXPORTERS[axes.exporter]
+    stages = {**ENGINES[axes.engine].stages, **exporter.stages}
+    return {name: stage for name, stage in stages.items() if name not in exporter.without}
 
 
 def stage_of(name: str, settings: Settings) -> Stage:
@@ -87,11 +114,15 @@ def commands_of(name: str, settings: Settings, toolchain: Toolchain) -> list[Com
     return [replace(command, env={**variables, **command.env}) for command in commands] if variables else list(commands)
 
 
-def normalize_axes(axes: Axes, *, has_quantizer: bool = True) -> Axes:
+def normalize_axes(axes: Axes, *, has_quantizer: bool = True, is_program: bool = False) -> Axes:
     """Return the axes with those at their default that mean nothing for the variant.
 
-    Only some engines have exported programs, and nothing quantizes f16.
+    Only some engines have exported programs, and nothing quantizes f16. A model that is a program already has devices,
+    flags and a toolchain, and nothing else to choose.
     """
+    if is_program:
+        chosen = {name: getattr(axes, name) for name in ("precision", "tp", "flags", "env", "toolchain")}
+        return replace(axes, **{**AXIS_DEFAULTS, **chosen, "attention": Attention.SDPA, "exporter": GIVEN})
     ignored = {"exporter", "flags", "kv_cache"} - ENGINES[axes.engine].axes
     axes = replace(axes, **{axis: AXIS_DEFAULTS[axis] for axis in ignored})
     axes = replace(axes, kv_cache=EXPORTERS[axes.exporter].kv_cache or axes.kv_cache)

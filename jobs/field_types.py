@@ -152,6 +152,16 @@ def sets_of_variables(value: object) -> object:
     return sets
 
 
+#: An argument that a program is given in iree-run-module's way: a shape with its element type, and perhaps values.
+ARRAY = re.compile(r"(\d+x)*(bf16|[a-z]\d{1,2})(=[-+0-9a-zA-Z., \[\]]*)?")
+
+
+def _program_input(value: object) -> object:
+    """Return an array as it is written, and anything else as a file."""
+    return value if isinstance(value, str) and ARRAY.fullmatch(value) else _as_file(value)
+
+
+ProgramInput = Annotated[Text | InputFile, BeforeValidator(_program_input)]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=40)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 EnvironmentVariables = Annotated[

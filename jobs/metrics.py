@@ -91,6 +91,8 @@ METRICS: dict[str, Metric] = {
         for kind in ("fp8", "int8")
         for entry in ("prefill", "decode", "extend", "score")
     },
+    "call_ms": Metric("benchmark", "ms", title="one call of a program that haloctl did not make"),
+    "output_error": Metric("invoke", "fraction", title="largest difference of a given program's results"),
     "load_s": Metric("invoke", "s", title="loading module and parameters"),
     "max_logit_diff": Metric("numerics", "logits"),
     "mean_logit_diff": Metric("numerics", "logits"),

@@ -7,6 +7,7 @@ tiny-llama               a model that ships with haloctl
 /path/to/model           a folder in Hugging Face layout (anything with a leading ~, . or /)
 meta-llama/Llama-3.1-8B  a hub id, with `revision:` beside it
 shape:llama3.1-70b       the shape of a model (config only): exports and compiles anywhere, without weights
+/path/to/program.mlir    a program that haloctl did not make: MLIR, ONNX, or compiled (.vmfb)
 """
 
 import re
@@ -17,6 +18,8 @@ from pathlib import Path
 SHIPPED = Path(__file__).parent / "recipes" / "models"
 SHAPES = Path(__file__).parent / "recipes" / "shapes"
 SHAPE_PREFIX = "shape:"
+#: The endings of programs that haloctl did not make: MLIR as text or bytecode, ONNX, and compiled ones.
+PROGRAM_ENDINGS = (".mlir", ".mlirbc", ".onnx", ".vmfb")
 MAX_NAME = 100  #: characters of a model's name, which is a part of names of files
 #: The endings of the files in a model's folder that tools may read: config, weights, tokenizer, chat template, adapter.
 CONTENT_ENDINGS = (".json", ".safetensors", ".model", ".txt", ".jinja", ".spm", ".tiktoken")
@@ -33,6 +36,7 @@ class ModelKind(StrEnum):
     FOLDER = "folder"
     HUB = "hub"
     SHAPE = "shape"
+    PROGRAM = "program"  #: a file with a whole program
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
         return _shape(text)
     if text.startswith(("/", ".", "~")):
         folder = resolve_path(text, relative_to or Path.cwd())
+        if folder.name.endswith(PROGRAM_ENDINGS) and not folder.is_dir():
+            return _program(folder)
         if not folder.is_dir():
             raise ValueError(f"the model folder {folder} does not exist")
         if not (folder / "config.json").is_file():
@@ -89,6 +95,15 @@ def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
     raise ValueError(
         f"no model is called {shorten(text)!r}: give one of {known}, a folder (with a leading ./ or /) or a hub id"
     )
+
+
+def _program(file: Path) -> ModelSource:
+    if not file.is_file():
+        raise ValueError(f"the program {file} does not exist")
+    name = safe_name(file.stem)
+    if len(name) > MAX_NAME:
+        raise ValueError(f"the name of the program {file} is longer than {MAX_NAME} characters: shorten it")
+    return ModelSource(ModelKind.PROGRAM, name, str(file), None)
 
 
 def resolve_path(text: str, relative_to: Path) -> Path:

@@ -96,7 +96,11 @@ def unpinned_variants(spec: JobSpec, model: Model) -> list[Variant]:
     """Return the variants of one model; a model without weights or with quantized ones has no quantizer."""
     name, has_quantizer = model_name(model.name, model.overrides), model.has_weights and not model.is_quantized
     variants = (
-        variant_of(name, variant.target, normalize_axes(variant, has_quantizer=has_quantizer))
+        variant_of(
+            name,
+            variant.target,
+            normalize_axes(variant, has_quantizer=has_quantizer, is_program=model.is_program),
+        )
         for variant in spec.variants.of(name, model.aliases)
     )
     return [replace(variant, model=model.name) for variant in dict.fromkeys(variants)]

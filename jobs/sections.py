@@ -12,6 +12,7 @@ from jobs.field_types import (
     Count,
     FileName,
     OneOrMore,
+    ProgramInput,
     QuantizerName,
     Section,
     Text,
@@ -146,6 +147,19 @@ class ServeSection(Section):
     """Copies of the program that the stage `server` runs, each on devices of its own."""
     kv_pool_blocks: Annotated[int, Field(ge=2, le=limits.MAX_TOKENS)] | None = None
     """Blocks of the KV cache, one of which is nobody's; by default enough for the largest batch at full length."""
+
+
+class ProgramSection(Section):
+    """How a program that haloctl did not make is called: `model: ./program.mlir`, or an ONNX file, or a .vmfb."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.$-]{0,199}$")] = "main"
+    """Function that is called."""
+    inputs: Annotated[list[ProgramInput], Field(max_length=limits.MAX_VALUES)] = []
+    """Its arguments in order: .npy files, relative to the job file, or shapes with a value, such as `4x64xf32=0.5`."""
+    expected: Annotated[list[FileName], Field(max_length=limits.MAX_VALUES)] = []
+    """The .npy files with what it should return, in order; without them results only have to be there."""
+    tolerance: Annotated[float, Field(ge=0)] = 1e-3
+    """Largest difference from what is expected, relative to the largest expected value."""
 
 
 class CompileMode(StrEnum):

@@ -76,6 +76,8 @@ TOOLCHAINS: dict[str, ToolchainSpec] = {
         stages=("compile", "invoke", "benchmark"),  # its transformers are too old for the reference of numerics
         is_over=False,
     ),
+    # iree-import-onnx reads ONNX with its own package.
+    "onnx": ToolchainSpec(("onnx>=1.16",), stages=("export",)),
     # PyPI has the wheels for CUDA only; a site adds a toolchain with those for ROCm.
     "vllm": ToolchainSpec(("vllm>=0.11",), stages=("benchmark", "serve"), engines=("vllm",), is_over=False),
     # No language model needs the packages that are left out, and PyPI's builds of them load only with CUDA's torch.

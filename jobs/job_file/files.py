@@ -26,11 +26,19 @@ def with_files(spec: JobSpec, change: Change) -> JobSpec:
         quantizer: {key: changed_option(quantizer, key, value) for key, value in values.items()}
         for quantizer, values in spec.quantize.options.items()
     }
+    program = {
+        "inputs": [
+            change(("program", "inputs", index), value) if isinstance(value, InputFile) else value
+            for index, value in enumerate(spec.program.inputs)
+        ],
+        "expected": [change(("program", "expected", index), file) for index, file in enumerate(spec.program.expected)],
+    }
     quantize = {"text": changed_text("quantize", spec.quantize.text), "options": options}
     numerics = {"text": changed_text("numerics", spec.numerics.text)}
     return spec.model_copy(
         update={
             "quantize": spec.quantize.model_copy(update=quantize),
             "numerics": spec.numerics.model_copy(update=numerics),
+            "program": spec.program.model_copy(update=program),
         }
     )

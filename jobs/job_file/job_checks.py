@@ -313,7 +313,8 @@ def weights_problem(spec: JobSpec, source: ModelSource) -> Problem | None:
 
 def quantization_problem(spec: JobSpec, model: Model) -> Problem | None:
     """Return why low-precision variants of a model have no quantized weights."""
-    if "quantize" in spec.stages or "export" not in spec.stages or model.is_quantized or not model.has_weights:
+    is_ready = model.is_quantized or model.is_program or not model.has_weights
+    if "quantize" in spec.stages or "export" not in spec.stages or is_ready:
         return None
     variant = next(filter(is_quantized, spec.variants.unnamed), None)
     if variant is None:

@@ -26,6 +26,7 @@ from jobs.sections import (
     CompileSection,
     GateSection,
     NumericsSection,
+    ProgramSection,
     QuantizeSection,
     ServeSection,
     SharktankSection,
@@ -49,7 +50,8 @@ class JobSpec(Section):
     """Name of the job in lists and reports."""
     model: Annotated[OneOrMore[ModelName], Field(max_length=limits.MAX_MODELS)]
     """Model or models: the name of a shipped model, a folder in Hugging Face layout, a hub id, or `shape:` and the name
-    of a config without weights, such as `shape:llama3.1-70b`."""
+    of a config without weights, such as `shape:llama3.1-70b`; or a program that haloctl did not make: a file whose name
+    ends in .mlir, .mlirbc, .onnx or .vmfb."""
     revision: Text | None = None
     """Branch, tag or commit of a hub model; by default its main branch."""
     overrides: Annotated[
@@ -75,6 +77,8 @@ class JobSpec(Section):
     """Options of the exporter `sharktank`."""
     torch: TorchSection = TorchSection()
     """Options of the torch engines."""
+    program: ProgramSection = ProgramSection()
+    """How models that are programs are called."""
     numerics: NumericsSection = NumericsSection()
     """Options of the stage `numerics`."""
     benchmark: BenchmarkSection = BenchmarkSection()

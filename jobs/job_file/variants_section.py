@@ -26,10 +26,14 @@ from jobs.field_types import (
     sets_of_variables,
 )
 from jobs.job_file.expansion import expand
+from jobs.stages.given_program import GIVEN
 from jobs.toolchains import DEFAULT
 from jobs.variants import AXES, HALOCTL, IREE, Attention, KvCache, KvPrecision, Precision, Variant
 
-ENGINE_NAMES, EXPORTER_NAMES = AllowedNames(lambda: ENGINES), AllowedNames(lambda: EXPORTERS)
+ENGINE_NAMES, EXPORTER_NAMES = (
+    AllowedNames(lambda: ENGINES),
+    AllowedNames(lambda: [name for name in EXPORTERS if name != GIVEN]),
+)
 EngineName = Annotated[str, AfterValidator(ENGINE_NAMES.validate), ENGINE_NAMES]
 ExporterName = Annotated[str, AfterValidator(EXPORTER_NAMES.validate), EXPORTER_NAMES]
 

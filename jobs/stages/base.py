@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # commands that only read need no pydantic
         BenchmarkSection,
         CompileSection,
         NumericsSection,
+        ProgramSection,
         QuantizeSection,
         ServeSection,
         SharktankSection,
@@ -45,6 +46,7 @@ class Model:
     parameters: int
     has_weights: bool = True
     is_quantized: bool = False  #: its files hold low-precision weights
+    is_program: bool = False  #: it is a program that haloctl did not make
     revision: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  #: sha256 of each file that it consists of, by name
@@ -102,6 +104,8 @@ class StageOptions(Protocol):
     def numerics(self) -> "NumericsSection": ...  # noqa: D102
     @property
     def benchmark(self) -> "BenchmarkSection": ...  # noqa: D102
+    @property
+    def program(self) -> "ProgramSection": ...  # noqa: D102
     @property
     def serve(self) -> "ServeSection": ...  # noqa: D102
 

@@ -177,13 +177,20 @@ def _time_call(settings: Settings, entry: TimedCall, process: int, call_flags: C
             *device_flags(settings["target"], device_count(settings)),
             *settings.get("flags", ()),
             *call_flags(settings, entry),
-            f"--benchmark_repetitions={settings['warmup'] + settings['repetitions']}",
-            f"--benchmark_min_time={SAMPLE_TIME_S}s",
-            "--print_statistics=true",
-            "--benchmark_out_format=json",
-            f"--benchmark_out={OUTPUTS}/{report_name(entry.name, process)}",
+            *timing_flags(settings["warmup"] + settings["repetitions"], report_name(entry.name, process)),
         )
     )
+
+
+def timing_flags(repetitions: int, report: str) -> list[str]:
+    """Return the flags that let iree-benchmark-module time a call and write a report to outputs/."""
+    return [
+        f"--benchmark_repetitions={repetitions}",
+        f"--benchmark_min_time={SAMPLE_TIME_S}s",
+        "--print_statistics=true",
+        "--benchmark_out_format=json",
+        f"--benchmark_out={OUTPUTS}/{report}",
+    ]
 
 
 def _time_generation(settings: Settings, entry: TimedGeneration, process: int) -> Command:
@@ -230,7 +237,7 @@ def parse(settings: Settings, folder: Path) -> Outcome:
     """
     measurements: list[Measurement] = []
     for call in timed_calls(settings):
-        reports = _read_reports(settings, call.name, folder)
+        reports = read_reports(settings, call.name, folder)
         ends_s = [file.stat().st_mtime for file in _report_files(settings, call.name, folder)]
         spans = [
             counted_span(report, settings["warmup"], call.tokens, end_s)
@@ -240,14 +247,15 @@ def parse(settings: Settings, folder: Path) -> Outcome:
     for entry in timed_generations(settings):
         processes = [
             [Generation(**times) for times in report["generations"][settings["warmup"] :]]
-            for report in _read_reports(settings, entry.name, folder)
+            for report in read_reports(settings, entry.name, folder)
         ]
         workload = {"batch": entry.batch, "prompt_tokens": entry.prompt_tokens, "new_tokens": settings["new_tokens"]}
         measurements += generation_measurements(processes, workload)
     return Outcome(tuple(measurements))
 
 
-def _read_reports(settings: Settings, name: str, folder: Path) -> list[dict[str, Any]]:
+def read_reports(settings: Settings, name: str, folder: Path) -> list[dict[str, Any]]:
+    """Return the reports of the processes that timed an entry."""
     return [json.loads(file.read_text()) for file in _report_files(settings, name, folder)]
 
 

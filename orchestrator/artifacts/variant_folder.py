@@ -33,6 +33,11 @@ def write_folder(variant: VariantFiles, store: ArtifactStore, folder: Path) -> d
 
     Raises ArtifactLost if the store lacks a file or has it damaged, BadSetting if the folder can't be written.
     """
+    if all(file.name != variant_layout.CONFIG for file in variant.files):
+        remedy = f"fetch its files, such as {variant.compile_task}/model.vmfb"
+        raise BadSetting(
+            variant.variant, f"haloctl did not make this program, so it has no folder of its own: {remedy}"
+        )
     folder = folder.absolute()
     part = folder.with_name(f".{folder.name}.part")
     try:

@@ -42,6 +42,8 @@ def inspect_model(file: JobFile, source: ModelSource, toolchain: Toolchain, cach
     A hub model is pinned to its current commit, whatever is pushed there later, and the files of any other to their
     content, so that they must not be written meanwhile.
     """
+    if source.kind is ModelKind.PROGRAM:
+        return _program(file, source, cache)
     commit = hub.commit(source.text, file.spec.revision) if source.kind is ModelKind.HUB else None
     revision = commit or file.spec.revision
     is_cacheable = commit is not None or source.kind is not ModelKind.HUB
@@ -67,6 +69,21 @@ def inspect_model(file: JobFile, source: ModelSource, toolchain: Toolchain, cach
         overrides=file.spec.overrides,
         files=files,
     )
+
+
+def _program(file: JobFile, source: ModelSource, cache: Path) -> Model:
+    """Return a program that haloctl did not make, of which nothing but its content is known."""
+    path = Path(source.text)
+    try:
+        files = file_digests([path], ContentDigests(cache / "inputs"), is_hub=False)
+    except OSError as error:
+        raise _unreadable(file, source, f"{error.filename} can't be read: {error.strerror}") from error
+    if files is None:
+        raise _unreadable(file, source, "it is being written: submit the job when it is complete")
+    for key in ("revision", "overrides"):
+        if key in file.spec.model_fields_set:
+            raise file.error(Problem.at(key, message=f"is not for a program, which {source.text} is"))
+    return Model(source.text, source.name, files[path.name], 0, is_program=True, files=files)
 
 
 def file_digests(files: Iterable[Path], digests: ContentDigests, *, is_hub: bool) -> dict[str, str] | None:

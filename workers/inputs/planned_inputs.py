@@ -73,6 +73,8 @@ def planned_files(attempt: Attempt, environment: Mapping[str, str]) -> Sequence[
         source = resolve(model["text"])
     except ValueError as error:
         raise InputChanged(f"{error}: bring it back as it was, or {SUBMIT_AGAIN}") from None
+    if source.kind is ModelKind.PROGRAM:
+        return [*files, *(PlannedFile(Path(source.text), sha256) for sha256 in attempt.model_files.values())]
     if source.folder is None:
         return [*files, *_fetched_files(model, attempt.model_files, environment)]
     _expect_no_others(source, attempt.model_files)

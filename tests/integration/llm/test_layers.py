@@ -117,8 +117,8 @@ def test_numbers_within_their_limits_are_not_looked_into(exported: Export, tmp_p
 def test_what_cannot_be_compared_is_said_and_fails_nothing(exported: Export, tmp_path: Path) -> None:
     folder = copied(exported(1), tmp_path)
     report = located(folder, 1, "--compile-flag=--no-such-flag")
-    assert "BadInput: iree-compile can't compile the program with taps" in report["problem"]
-    assert localization.finding(folder).startswith("where they part is not known: BadInput: iree-compile can't")
+    assert "CompilerFailed: iree-compile can't compile the program with taps" in report["problem"]
+    assert localization.finding(folder).startswith("where they part is not known: CompilerFailed: iree-compile can't")
 
 
 def test_numbers_that_are_none_are_beyond_every_limit() -> None:

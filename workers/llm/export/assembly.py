@@ -29,11 +29,14 @@ class ProgramAssembler:
     `tied` maps parameters to the name under which they are stored; `archives` are the layouts of the ranks' archives.
     """
 
-    def __init__(self, module: ir.Module, tied: dict[str, str], archives: Sequence[ArchiveLayout]) -> None:
+    def __init__(
+        self, module: ir.Module, tied: dict[str, str], archives: Sequence[ArchiveLayout], *, is_inlined: bool = False
+    ) -> None:
         self.module = module
         self.tp = len(archives)
         self.tied = tied
         self.archives = archives
+        self.is_inlined = is_inlined  #: layers may be, which are functions of their own else
         self.globals: dict[str, GlobalTensor] = {}
         self.functions: dict[str, ir.Operation] = {}
         self.layer_taps: dict[str, list[TapOutput]] = {}  #: by symbol, with the layer's own names of modules
@@ -92,7 +95,6 @@ class _LayerAssembler:
         self._owner = owner
         self._name = name
         self._layer = program.layers[name]
-        self._is_tapped = any(layer.taps for layer in program.layers.values())
         self._function = owner.functions[self._layer.symbol]
         self._body = self._function.regions[0].blocks[0]
         self._arguments = list(self._body.arguments)
@@ -119,9 +121,7 @@ class _LayerAssembler:
         for index in reversed(range(first, len(self._arguments))):
             self._body.erase_argument(index)
         mlir_ops.replace_return(self._function, [*updated, *tapped])
-        if (
-            self._owner.tp == 1 or not self._is_tapped
-        ):  # on several devices IREE 3.13 can't compile a function that returns tapped values, too
+        if not self._owner.is_inlined:
             self._function.attributes["inlining_policy"] = ir.Attribute.parse("#util.inline.never")
         mlir_ops.renew_type(self._function)
         return list(self._required)

@@ -21,6 +21,9 @@ class Taps:
 
     has_states: bool = False  #: the input of the first decoder layer, and the output of each
     layers: frozenset[str] = frozenset()  #: full names of the layers in which the output of each module is tapped
+    #: Layers are inlined, which takes longer to compile. On several devices IREE 3.13 can't compile some programs with
+    #: taps otherwise: "failed to solve for timepoint coverage".
+    is_inlined: bool = False
 
 
 NO_TAPS = Taps()

@@ -62,6 +62,8 @@ def load_model(text: str, revision: str | None, overrides: dict[str, Any], with_
         source = resolve(text)
     except ValueError as problem:
         raise BadInput(str(problem)) from None
+    if source.kind is ModelKind.PROGRAM:
+        raise BadInput(f"{text} is a program: give a model, from which programs are made")
     if source.kind is ModelKind.SHAPE:
         return LocalModel(source, read_config(shape_file(source), overrides), overrides, None)
     folder = source.folder or fetch(source.text, revision, with_weights)

@@ -241,7 +241,9 @@ def build_program(prepared: PreparedModel, taps: Taps = NO_TAPS) -> tuple[str, i
     except ir.MLIRError as error:
         raise BadInput(f"IREE cannot lower this {request.model.config.model_type}: {error}") from None
     with importer.context, ir.Location.unknown():
-        assembler = ProgramAssembler(importer.module, prepared.tied, prepared.layout.archives)
+        assembler = ProgramAssembler(
+            importer.module, prepared.tied, prepared.layout.archives, is_inlined=taps.is_inlined
+        )
         assembler.run(programs)
     importer.module.operation.verify()
     kinds = {layer.symbol for layer in programs[0].layers.values()}

@@ -16,7 +16,7 @@ import argparse
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,6 +41,7 @@ from workers.llm.programs.export import (
     write_config,
 )
 from workers.llm.programs.numerics import quantized_model
+from workers.llm.quantized.quantized_model import ProgramPrecision
 from workers.llm.runtime.iree_session import IreeSession
 from workers.llm.sharding.plan import Sharding
 
@@ -86,6 +87,10 @@ def is_beyond(report: dict[str, Any], limits: dict[str, float]) -> bool:
     return any(report.get(name) is None or report[name] > limit for name, limit in limits.items())
 
 
+class CompilerFailed(Exception):
+    """The compiler refuses a program; the message is its first error."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """A tapped run of a program, and how the program is split."""
@@ -99,14 +104,15 @@ def locate(request: ExportRequest, args: argparse.Namespace) -> dict[str, Any]:
     prefill = next(entry for entry in request.entries if entry.kind == "prefill")
     steps = min(STEPS, request.cache.length - prefill.tokens)
     windows = take_windows(load_tokenizer(request.model), args.text, prefill.batch, prefill.tokens + steps)
-    limit = LIMITS[request.precision.name]
+    limit = limit_of(request.precision)
     states = probe(request, args, Taps(has_states=True), windows, steps)
     reference = LayerwiseReference(load_reference(quantized_model(request.model, args.quantized)).model)
     layers = reference.compare_layers(states.run)
     first = first_beyond(layers, limit)
     modules: list[ModuleErrors] = []
     if first and first.module in reference.layers:
-        tapped = probe(request, args, Taps(True, frozenset({first.module})), windows, steps)
+        taps = Taps(True, frozenset({first.module}), is_inlined=request.tp > 1)
+        tapped = probe(request, args, taps, windows, steps)
         modules = reference.compare_modules(first.module, tapped.run, tapped.run, tapped.sharding)
     return {
         "precision": request.precision.name,
@@ -120,8 +126,24 @@ def locate(request: ExportRequest, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def limit_of(precision: ProgramPrecision) -> float:
+    """Return the largest error of a layer; a KV cache in fp8 is allowed what weights and inputs in fp8 are."""
+    return max(LIMITS[precision.name], LIMITS["fp8"] if precision.kv_is_fp8 else 0.0)
+
+
 def probe(request: ExportRequest, args: argparse.Namespace, taps: Taps, windows: torch.Tensor, steps: int) -> Probe:
-    """Export, compile and run the program with taps."""
+    """Export, compile and run the program with taps; with its layers inlined where IREE can't compile it otherwise."""
+    try:
+        return run_probe(request, args, taps, windows, steps)
+    except CompilerFailed:
+        if taps.is_inlined:
+            raise
+        print("compiling it with its layers inlined", flush=True)
+        return run_probe(request, args, replace(taps, is_inlined=True), windows, steps)
+
+
+def run_probe(request: ExportRequest, args: argparse.Namespace, taps: Taps, windows: torch.Tensor, steps: int) -> Probe:
+    """Export, compile and run the program with taps. Raises CompilerFailed."""
     with TemporaryDirectory(dir=".") as scratch:
         folder = Path(scratch)
         prepared = prepare(request)
@@ -145,12 +167,13 @@ def add_results(config: Path, taps: Mapping[str, Sequence[TapOutput]]) -> None:
 
 
 def compile_program(mlir: Path, vmfb: Path, flags: list[str]) -> None:
-    """Run the iree-compile of this environment. Raises BadInput with its error."""
+    """Run the iree-compile of this environment. Raises CompilerFailed with its error."""
     argv = [find_tool("iree-compile"), str(mlir), "-o", str(vmfb), *flags]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         error = next((line for line in done.stderr.splitlines() if "error:" in line), f"exit code {done.returncode}")
-        raise BadInput(f"iree-compile can't compile the program with taps: {error.partition('error:')[2] or error}")
+        message = error.partition("error:")[2].strip() or error
+        raise CompilerFailed(f"iree-compile can't compile the program with taps: {message}")
 
 
 def _finding(errors: ModuleErrors | None) -> dict[str, Any] | None:
