@@ -15,7 +15,7 @@ from workers.llm.export.sampling import sample
 from workers.llm.programs import export, invoke
 from workers.llm.runtime.iree_session import IreeSession, to_host
 
-CHUNK, LENGTH, BLOCK, POOL = 16, 90, 16, 20
+CHUNK, LENGTH, BLOCK, POOL = 16, 200, 16, 30
 LENGTHS = torch.tensor([75, 40])  #: of the rows' texts
 #: temperature, top_k, top_p and seeds of a batch
 GREEDY = torch.zeros(2), torch.zeros(2, dtype=torch.int64), torch.ones(2), torch.zeros(2, dtype=torch.int64)
@@ -61,7 +61,7 @@ class ServedProgram:
         self.entries = {entry["name"]: entry for entry in self.session.program["entry_points"]}
         generator = torch.Generator().manual_seed(0)
         self.tokens = torch.randint(3, 250, (2, LENGTH), generator=generator)
-        self.table = 1 + torch.randperm(POOL - 1, generator=generator)[:12].view(2, 6)
+        self.table = 1 + torch.randperm(POOL - 1, generator=generator)[:26].view(2, 13)
         reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
         with torch.inference_mode():
             self.logits = reference(self.tokens).logits

@@ -115,16 +115,17 @@ def serving_entry_points(
 ) -> list[EntryPoint]:
     """Return the functions that a server calls; `contexts` ascend to the capacity of a row.
 
-    A part of a prompt attends to what is before it, so a context that only holds the part is of no use.
+    A part of a prompt attends to what is before it, so a context that only holds the part is of no use. Its matmuls cost
+    more than its attention, so every second context will do; a step needs them all.
     """
     chunk = min(sizes.chunk_tokens, contexts[-1])
-    longer = [context for context in contexts if context > chunk] or [contexts[-1]]
+    longer = [context for context in contexts[::-2] if context > chunk] or [contexts[-1]]
     batches = {*sizes.decode_batches, *sizes.prefill_batches}
     return [
         *(EntryPoint("prefill", batch, tokens) for batch, tokens in product(sizes.prefill_batches, prompt_tokens)),
         *(EntryPoint("decode", batch, context=context) for batch, context in product(sizes.decode_batches, contexts)),
         *(EntryPoint("extend", batch, chunk, context) for batch, context in product(sizes.prefill_batches, longer)),
-        *(EntryPoint("score", batch, chunk, longer[-1]) for batch in sizes.prefill_batches),
+        *(EntryPoint("score", batch, chunk, contexts[-1]) for batch in sizes.prefill_batches),
         *(EntryPoint("sample", batch) for batch in batches),
     ]
 
