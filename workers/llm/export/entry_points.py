@@ -115,8 +115,8 @@ def serving_entry_points(
 ) -> list[EntryPoint]:
     """Return the functions that a server calls; `contexts` ascend to the capacity of a row.
 
-    A part of a prompt attends to what is before it, so a context that only holds the part is of no use. Its matmuls cost
-    more than its attention, so every second context will do; a step needs them all.
+    A part of a prompt attends to what is before it, so a context that only holds the part is of no use. Its matmuls
+    cost more than its attention, so every second context will do; a step needs them all.
     """
     chunk = min(sizes.chunk_tokens, contexts[-1])
     longer = [context for context in contexts[::-2] if context > chunk] or [contexts[-1]]
