@@ -19,7 +19,7 @@ from tests import databases
 from tests.acceptance.haloctl import Running, short_folder
 from tests.cluster import network
 from tests.cluster.hosts import Host, until_equal
-from tests.cluster.work import WAIT, Work, submitted, submitted_ranks
+from tests.cluster.work import WAIT, Work, submitted, submitted_pulses, submitted_ranks
 from tests.performance.noop_stage import NOTHING
 
 METRICS_PORT = 9464  #: of the head in `cluster`
@@ -74,6 +74,11 @@ class Cluster:
         """Submit this many tasks that run until the test lets them end."""
         with self.database() as database:
             return submitted(database, self._new_folder(), count, needs, program)
+
+    def submit_pulses(self, count: int) -> Work:
+        """Submit tasks that take a second and keep a journal."""
+        with self.database() as database:
+            return submitted_pulses(database, self._new_folder(), count)
 
     def submit_ranks(self) -> Work:
         """A gang of the torch engine that computes until the test lets it end."""
@@ -156,6 +161,16 @@ def running_cluster() -> Iterator[Cluster]:
             cluster.postgres.administer(f"ALTER DATABASE {databases.USER} SET synchronous_commit = on")
         cluster.url = cluster.postgres.url(databases.USER)
         head.environment["HALOCTL_DATABASE_URL"] = cluster.url
+        cluster.plug_with_database("client")
+        yield cluster
+
+
+@contextmanager
+def cluster_on_sqlite() -> Iterator[Cluster]:
+    """A network with a head that has SQLite in its data folder and is not started yet, and a client."""
+    with network_of_hosts() as cluster:
+        head = cluster.plug("head")
+        cluster.url = head.environment["HALOCTL_DATABASE_URL"] = f"sqlite:///{head.data / 'haloctl.db'}"
         cluster.plug_with_database("client")
         yield cluster
 

@@ -1,39 +1,34 @@
 """Full disks of a head and of the artifact store: they are told, cost no result, and end when there is space again."""
 
+import os
+import random
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from jobs.state import JobState
 from tests.acceptance.haloctl import until
 from tests.cluster import faults
-from tests.cluster.conftest import Cluster, network_of_hosts
+from tests.cluster.conftest import Cluster, cluster_on_sqlite
 from tests.cluster.faults import ended_as, until_gone, until_over, until_running
 from tests.cluster.hosts import CPU_DEVICES
+from tests.cluster.pulses import check_journal
 from tests.integration.disks import fill, mounted
 
 DISK_BYTES = 64 << 20
 FULL = "the disk is full"
-
-
-@contextmanager
-def with_sqlite_on_the_head() -> Iterator[Cluster]:
-    """A head with SQLite in its data folder, a client, and a node that is not started yet."""
-    with network_of_hosts() as cluster:
-        head = cluster.plug("head")
-        cluster.url = head.environment["HALOCTL_DATABASE_URL"] = f"sqlite:///{head.data / 'haloctl.db'}"
-        cluster.plug_with_database("client")
-        cluster.plug("n1")
-        yield cluster
+DISK_ROUNDS = 6
+PULSES = 4 * CPU_DEVICES  #: tasks of a second each
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """The head's data folder is on a separate small disk."""
-    with with_sqlite_on_the_head() as cluster, mounted(cluster.hosts["head"].data, DISK_BYTES):
+    with cluster_on_sqlite() as cluster, mounted(cluster.hosts["head"].data, DISK_BYTES):
         cluster.start_head("head")
+        cluster.plug("n1")
         cluster.start_node("n1")
         yield cluster
         cluster.close()
@@ -42,8 +37,9 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def with_small_store() -> Iterator[Cluster]:
     """The artifact store that all share is on a separate small disk."""
-    with with_sqlite_on_the_head() as cluster, mounted(cluster.folder / "artifacts", DISK_BYTES):
+    with cluster_on_sqlite() as cluster, mounted(cluster.folder / "artifacts", DISK_BYTES):
         cluster.start_head("head")
+        cluster.plug("n1")
         cluster.start_node("n1")
         yield cluster
         cluster.close()
@@ -83,6 +79,31 @@ def test_a_full_store_is_nobodys_failure_and_what_was_made_waits_for_it(with_sma
     assert ended_as(cluster, work) == {("succeeded",): 2 * CPU_DEVICES}
     until_over(cluster, work)
     assert client.answer("db", "check").startswith("no invariant is violated")
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_a_heads_disk_that_fills_up_again_and_again_costs_no_result(cluster: Cluster) -> None:
+    chance, works = random.Random(int(os.environ.get("CHAOS_SEED", "1"))), []
+    head = cluster.hosts["head"]
+    for _ in range(DISK_ROUNDS):
+        works.append(cluster.submit_pulses(PULSES))
+        time.sleep(chance.uniform(0, 3))
+        filling = fill(head.data)
+        time.sleep(chance.uniform(0, 6))
+        if chance.random() < 0.5:
+            faults.kill_head(cluster)
+            if chance.random() < 0.5:
+                cluster.daemons["head"] = head.start("head", "--host", head.address)  # on a full disk
+                time.sleep(chance.uniform(0, 6))
+        filling.unlink()
+        if cluster.daemons["head"].process.poll() is not None:
+            cluster.start_head("head")
+    until_over(cluster, *works)
+    for work in works:
+        assert {kinds[-1] for kinds in ended_as(cluster, work)} == {"succeeded"}
+        check_journal(cluster, work)
+    assert cluster.hosts["client"].answer("db", "check").startswith("no invariant is violated")
 
 
 @pytest.mark.chaos

@@ -17,24 +17,27 @@ from pathlib import Path
 import psutil
 import pytest
 
-from db.reads import reports
+from db.reads import reports, results
+from jobs.state import TaskState
 from tests.cluster import faults
 from tests.cluster.conftest import Cluster, how_it_ended, running_cluster
 from tests.cluster.faults import DEVICES, GANG, HALF_NODE, ONE_DEVICE, WHOLE_NODE, until_over
 from tests.cluster.hosts import Host
+from tests.cluster.pulses import check_journal
 from tests.cluster.work import STUBBORN, WAIT, Work
 from tests.command_lines import command_line
 
 NODES = ("n1", "n2", "n3")
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "200"))
 JOBS = 6  #: at a time
+GANG_SHARE, PULSE_SHARE = 0.1, 0.25  #: of jobs
 LONGEST_TROUBLE_S = 25.0  #: well above a lease
 LONGEST_OUTAGE_S = 20.0
 SETTLED_S = 300.0
 NEEDS = (WHOLE_NODE, HALF_NODE, GANG, ONE_DEVICE)
 
-#: What may come of an attempt here; the kernel kills as we do when memory runs out.
-KINDS = frozenset({"succeeded", "cancelled", "node_lost", "lease_lost", "requeued", "out_of_memory"})
+#: What may come of an attempt here; the kernel kills as we do when memory runs out, and ranks fail with a killed peer.
+KINDS = frozenset({"succeeded", "cancelled", "node_lost", "lease_lost", "requeued", "out_of_memory", "tool_failed"})
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,8 @@ class Chaos:
     chance: random.Random
     works: list[Work] = field(default_factory=list)
     waiting: list[Work] = field(default_factory=list)  #: those whose gates are closed
+    gangs: list[Work] = field(default_factory=list)  #: of ranks of the torch engine
+    pulses: list[Work] = field(default_factory=list)  #: those with journals
     done: Counter[str] = field(default_factory=Counter)
     undo: dict[str, tuple[float, Callable[[], object]]] = field(default_factory=dict)  #: by host: when and how
 
@@ -65,11 +70,21 @@ class Chaos:
                 undo()
         self.revive()
         while len(self.waiting) < JOBS:
-            program, count = self.chance.choice((STUBBORN, WAIT)), self.chance.randint(1, 3)
-            self.waiting.append(self.cluster.submit_work(count, self.chance.choice(NEEDS), program))
+            self.waiting.append(self._submit())
             self.works.append(self.waiting[-1])
         opened = self.waiting.pop(self.chance.randrange(len(self.waiting)))
         opened.open()
+
+    def _submit(self) -> Work:
+        """Submit tasks that wait for the test, tasks with a journal, or a gang of the torch engine: one at a time."""
+        if not any(work in self.waiting for work in self.gangs) and self.chance.random() < GANG_SHARE:
+            self.gangs.append(self.cluster.submit_ranks())
+            return self.gangs[-1]
+        if self.chance.random() < PULSE_SHARE:
+            self.pulses.append(self.cluster.submit_pulses(self.chance.randint(1, DEVICES)))
+            return self.pulses[-1]
+        program, count = self.chance.choice((STUBBORN, WAIT)), self.chance.randint(1, 3)
+        return self.cluster.submit_work(count, self.chance.choice(NEEDS), program)
 
     def revive(self) -> None:
         """Start daemons that have ended, as systemd does."""
@@ -116,6 +131,21 @@ class Chaos:
             host.cut()
             self._undo(host, host.heal)
 
+    def one_way(self) -> None:
+        """Lose what a node sends to the head, or what the head sends to it, for a while."""
+        host, head = self._node(), self.cluster.hosts["head"]
+        sender, receiver = self.chance.choice(((host, head), (head, host)))
+        if host.name not in self.undo:
+            sender.cable.lose(receiver.address)
+            self._undo(host, lambda: sender.cable.find(receiver.address))
+
+    def ranks(self) -> None:
+        """Kill a process of a gang of the torch engine."""
+        hosts = [self.cluster.hosts[name] for name in NODES]
+        if ranks := [rank for gang in self.gangs for host in hosts for rank in host.find(str(gang.folder))]:
+            with suppress(psutil.Error):
+                self.chance.choice(ranks).kill()
+
     def stop(self) -> None:
         """Stop all that a node has for a while."""
         host = self._node()
@@ -154,6 +184,8 @@ FAULTS: dict[Callable[[Chaos], None], int] = {
     Chaos.one: 20,
     Chaos.node: 3,
     Chaos.cut: 3,
+    Chaos.one_way: 3,
+    Chaos.ranks: 3,
     Chaos.stop: 3,
     Chaos.cancel: 3,
     Chaos.restart: 2,
@@ -189,7 +221,20 @@ def test_hundreds_of_kills_lose_nothing_and_leave_nothing(cluster: Cluster) -> N
     ended = Counter(kind for work in chaos.works for kind in kinds(cluster, work))
     print(f"{ROUNDS} heads killed, and beside them: {dict(chaos.done)}")
     print(f"{len(chaos.works)} jobs in {time.monotonic() - began:.0f} s, whose attempts ended: {dict(ended)}")
+    for work in chaos.pulses:
+        check_journal(cluster, work)
+    for gang in chaos.gangs:
+        check_gang(cluster, gang)
     assert ended.keys() <= KINDS
+
+
+def check_gang(cluster: Cluster, gang: Work) -> None:
+    """A gang that succeeded was measured once, by all ranks of its last attempt; another one has no result."""
+    with cluster.database() as database:
+        (task,) = reports.tasks(database, gang.job)
+        measured = results.results(database, job=gang.job, metric="ttft_ms")
+    assert [row.attempt for row in measured] == [task.attempt] * (task.state is TaskState.SUCCEEDED)
+    assert all([rank["rank"] for rank in row.context["ranks"]] == [0, 1] for row in measured)
 
 
 def kinds(cluster: Cluster, work: Work) -> Iterator[str]:

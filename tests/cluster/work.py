@@ -33,6 +33,14 @@ if not os.fork():
 TIMEOUT_S = 600.0
 
 
+#: `sh -c PULSE JOURNAL`: writes uptime and working folder, which names node and attempt, when it begins and ends.
+PULSE = """
+note() { read up idle < /proc/uptime; echo "$up $1 $PWD" >> "$0"; }
+note begin; sleep 1; note end
+"""
+JOURNAL = "journal"
+
+
 @dataclass(frozen=True)
 class Work:
     """A job of equal tasks that run until the gate is open."""
@@ -63,6 +71,12 @@ def submitted(database: Database, folder: Path, count: int, needs: Resources = N
     """Submit such a job; each task has one logical CPU device, unless it `needs` something else."""
     with known_here_and_below():
         return _submitted(database, folder, plan_of(count, "python", "-c", program, str(folder), needs=needs))
+
+
+def submitted_pulses(database: Database, folder: Path, count: int) -> Work:
+    """Submit tasks that take a second and keep a journal (`tests.cluster.pulses`)."""
+    with known_here_and_below():
+        return _submitted(database, folder, plan_of(count, "sh", "-c", PULSE, str(folder / JOURNAL)))
 
 
 def submitted_ranks(database: Database, folder: Path) -> Work:
