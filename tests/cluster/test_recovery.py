@@ -26,7 +26,7 @@ from tests.cluster.pulses import begins, check_journal, uptime_s
 from tests.cluster.work import Work
 
 NODES = ("n1", "n2", "n3")
-ROUNDS = int(os.environ.get("RECOVERY_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("RECOVERY_ROUNDS", "4"))
 DENSE_S = float(os.environ.get("RECOVERY_DENSE_S", "300"))
 FAULT_EVERY_S = 6.0
 CUT_S = 21.0  #: longer than a lease and its margin

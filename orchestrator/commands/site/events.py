@@ -24,7 +24,8 @@ def events(
 ) -> None:
     """List what happened, in the order of time: who lost what, when and why.
 
-    Events are changes of tasks' states with their failures, and what people did to nodes, files and schedules.
+    Events are changes of tasks' states with their failures, nodes that came up and went down, and what people did to
+    nodes, files, schedules and old jobs.
     """
     from datetime import UTC, datetime
 

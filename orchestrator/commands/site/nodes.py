@@ -21,7 +21,10 @@ NodeName = Annotated[str, typer.Argument(help="Name of a node.", metavar="NODE")
 @app.command("list")
 def list_nodes(
     history: Annotated[
-        bool, typer.Option("--history", help="List what machines lost and refused, and what was done to them, instead.")
+        bool,
+        typer.Option(
+            "--history", help="List what machines lost and refused, their ups and downs, and what was done to them."
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:
