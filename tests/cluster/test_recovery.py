@@ -33,6 +33,7 @@ CUT_S = 21.0  #: longer than a lease and its margin
 BATCH = 30 * len(NODES) * CPU_DEVICES  #: tasks of half a minute
 DISPATCHED_S = 0.3  #: what begins so soon after a fault had been dispatched before it
 MOST_S = 15.0  #: after a single fault, without the outage itself
+STARTS = 2.0  #: or so many times what it took to bring up head and nodes, on a machine that is busy with other things
 LONGEST_STANDSTILL_S = 60.0
 
 
@@ -41,6 +42,7 @@ class Stream:
     """A cluster that always has short tasks to run."""
 
     cluster: Cluster
+    start_s: float  #: what it took to bring up head and nodes
     works: list[Work] = field(default_factory=list)
 
     def go_on(self) -> None:
@@ -156,9 +158,10 @@ FAULTS: dict[Fault, float] = {  #: each with how long its outage lasts by itself
 def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
     """Tasks that run on three nodes, with either database."""
     with request.param() as cluster:
+        began = time.monotonic()
         cluster.start_head("head")
         cluster.bring_up(*NODES)
-        yield Stream(cluster)
+        yield Stream(cluster, time.monotonic() - began)
 
 
 def p(share: float, values: list[float]) -> float:
@@ -209,12 +212,14 @@ def test_after_a_single_fault_the_next_task_begins_soon(stream: Stream) -> None:
         anywhere[fault.__name__].append(min(first.values()) - at_s)
         hit[fault.__name__].append(first[host.name] - at_s - FAULTS[fault])
         stream.until_everywhere(uptime_s())
-    print(f"\n{'fault':20}{'n':>4}  anywhere p50, p99; on the node beyond the outage p50, p99")
+    most_s = max(MOST_S, STARTS * stream.start_s)
+    print(f"\nhead and nodes were up after {stream.start_s:.1f} s")
+    print(f"{'fault':20}{'n':>4}  anywhere p50, p99; on the node beyond the outage p50, p99")
     for name in [*anywhere, "all"]:
         names = anywhere if name == "all" else [name]
         values, on_node = ([value for each in names for value in by_fault[each]] for by_fault in (anywhere, hit))
         figures = (p(0.5, values), p(0.99, values), p(0.5, on_node), p(0.99, on_node))
         print(f"{name:20}{len(values):4}" + "".join(f"{figure:8.1f}" for figure in figures))
     stream.end()
-    assert {name: p(0.99, values) for name, values in anywhere.items() if p(0.99, values) > MOST_S} == {}
-    assert {name: p(0.99, values) for name, values in hit.items() if p(0.99, values) > MOST_S} == {}
+    for by_fault in (anywhere, hit):
+        assert {name: p(0.99, values) for name, values in by_fault.items() if p(0.99, values) > most_s} == {}
