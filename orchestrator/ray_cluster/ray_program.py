@@ -2,6 +2,7 @@
 
 - Loopback stays loopback. Ray 2.60 turns 127.0.0.1 into the host's outer address, and listens everywhere then.
 - No Ray Client, which would be one more port for everybody on the machine to try.
+- It imports no other command of `ray`: that would take longer than all else, as serve imports FastAPI.
 - A token that the cluster does not know is refused at once; `ray start` itself retries for 20 s.
 - When no Ray answers, the exit code says so instead of a traceback.
 """
@@ -12,6 +13,7 @@ from typing import Any
 REFUSED = 77  #: exit code: the cluster asks for another token
 SILENT = 78  #: exit code: what listens where the cluster should be does not answer as Ray does
 NO_CLIENT = "haloctl does not use it"
+OTHER_COMMANDS = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.state.state_cli")
 
 
 def _expect_accepted(argv: list[str]) -> None:
@@ -36,6 +38,8 @@ def _is_not_localhost(host: str) -> bool:
 
 def main() -> None:
     """Be `ray`."""
+    modules: Any = sys.modules
+    modules.update(dict.fromkeys(OTHER_COMMANDS))  # None: importing them raises ImportError, which Ray expects
     from ray._private import services
     from ray.scripts import scripts
 
