@@ -14,9 +14,10 @@ from jobs.inductor_options import inductor_problem
 from jobs.job_file.spec import JobSpec
 from jobs.job_file.variant_checks import variant_problems
 from jobs.metrics import METRICS
-from jobs.models import ModelSource
+from jobs.models import ModelKind, ModelSource
 from jobs.problems import Key, Problem
 from jobs.runtime_flags import is_runtime_flag, runtime_flag_problem
+from jobs.sections import ProgramSection
 from jobs.stages import STAGES
 from jobs.stages.base import Model
 from jobs.stages.shark_export import SHARKTANK
@@ -24,7 +25,7 @@ from jobs.targets import TARGETS
 from jobs.task import Node
 from jobs.toolchain_table import find_toolchain, stages_of_toolchain, toolchain_for
 from jobs.toolchains import DEFAULT, ToolchainSpec
-from jobs.variants import QUANTIZED, BenchmarkPlacement, Variant, is_quantized, pin_variants
+from jobs.variants import HALOCTL, IREE, QUANTIZED, BenchmarkPlacement, Variant, is_quantized, pin_variants
 
 Specs = Mapping[str, ToolchainSpec]
 
@@ -193,6 +194,18 @@ def _sharktank(spec: JobSpec, toolchains: Specs) -> Problem | None:
     return None
 
 
+def _where(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    if spec.numerics.where is None:
+        return None
+    if "numerics" not in spec.stages:
+        message = "needs the stage numerics, which is not among the stages"
+        return Problem(message, (("numerics", "where"), ("stages",)))
+    if not any((variant.engine, variant.exporter) == (IREE, HALOCTL) for variant in spec.variants.unnamed):
+        message = "is for programs of the engine iree and the exporter haloctl, and no variant is one"
+        return Problem.at("numerics", "where", message=message)
+    return None
+
+
 def _inductor(spec: JobSpec, toolchains: Specs) -> Problem | None:
     for name, value in spec.torch.inductor.items():
         if reason := inductor_problem(name, value):
@@ -250,6 +263,7 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
     _placement,
     _torch,
     _sharktank,
+    _where,
     _inductor,
     _toolchains,
 )
@@ -299,6 +313,14 @@ def installation_problem(spec: JobSpec, installed: Mapping[str, str], toolchains
             message = f"{variant.engine} is not installed with haloctl: {engine.install_hint}"
             return Problem(message, (("variants", "engine"),))
     return None
+
+
+def program_problem(spec: JobSpec, sources: Sequence[ModelSource]) -> Problem | None:
+    """Return why the section `program` means nothing for a job."""
+    if spec.program == ProgramSection() or any(source.kind is ModelKind.PROGRAM for source in sources):
+        return None
+    message = "is for models that are programs, and no model is one"
+    return Problem.at("program", message=message)
 
 
 def weights_problem(spec: JobSpec, source: ModelSource) -> Problem | None:

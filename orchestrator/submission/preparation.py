@@ -14,6 +14,7 @@ from jobs.job_file.job_checks import (
     installation_problem,
     job_problem,
     places_problem,
+    program_problem,
     quantization_problem,
     weights_problem,
 )
@@ -60,7 +61,7 @@ def prepare(name: str, settings: Settings, options: SubmitOptions = SubmitOption
     file = with_options(job_file.load(name, toolchains), options, toolchains)
     nodes = _nodes(file, options)
     toolchain = probe_toolchain(settings.cache)
-    problems = [flags_problem(file.spec, settings.compiler_flags)]
+    problems = [flags_problem(file.spec, settings.compiler_flags), program_problem(file.spec, file.sources)]
     problems += [weights_problem(file.spec, source) for source in file.sources]
     problems.append(installation_problem(file.spec, toolchain.versions, toolchains))
     _refuse(file, problems)

@@ -9,7 +9,10 @@ import pytest
 
 from jobs.errors import JobFileError
 from jobs.exporters import stage_of
+from jobs.job_file.files import with_files
+from jobs.job_file.job_checks import job_problem, program_problem
 from jobs.job_file.spec import JobSpec
+from jobs.models import resolve
 from jobs.plan import PlannedTask, plan
 from jobs.stages.base import Model
 from jobs.state import FailureKind
@@ -17,6 +20,7 @@ from jobs.toolchain_table import TOOLCHAINS
 from jobs.toolchains import Toolchain
 from orchestrator.submission import job_file
 from tests.integration.stage_programs import run_here
+from tests.stored_jobs import spec_of
 from workers.llm.programs import compare_results
 
 TOOLCHAIN = Toolchain("default", {})
@@ -86,6 +90,25 @@ def test_what_is_no_program_is_refused_where_it_is(tmp_path: Path, text: str, me
     with pytest.raises(JobFileError) as refused:
         job_file.load(str(file), TOOLCHAINS)
     assert message in str(refused.value)
+
+
+def test_calls_without_a_program_are_refused() -> None:
+    spec = JobSpec.model_validate({"name": "x", "model": "tiny-llama", "program": CALL})
+    problem = program_problem(spec, [resolve("tiny-llama")])
+    assert problem is not None
+    assert (problem.keys, "no model is one" in problem.message) == ((("program",),), True)
+    assert program_problem(with_files(spec_of(), lambda _, file: file), [resolve("tiny-llama")]) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"stages": ["export", "compile"]}, "needs the stage numerics"),
+        ({"variants": {"engine": "torch"}}, "no variant is one"),
+    ],
+)
+def test_looking_for_a_layer_where_nobody_could_is_refused(keys: dict[str, Any], message: str) -> None:
+    assert message in str(job_problem(spec_of(numerics={"where": "layers"}, **keys), TOOLCHAINS))
 
 
 @pytest.mark.parametrize(
