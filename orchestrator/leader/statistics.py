@@ -45,9 +45,11 @@ class Statistics:
         return self.clock() - self._stepped_at if self.is_leading and self._stepped_at is not None else 0.0
 
     def set_leading(self, is_leading: bool) -> None:
-        """Note whether this process leads now; its lag begins with the lead."""
+        """Note whether this process leads now; its lag begins with the lead, and tasks and nodes are the leader's."""
         if is_leading and not self.is_leading:
             self._stepped_at = self.clock()
+        elif not is_leading:
+            self.snapshot, self.nodes = None, {}
         self.is_leading = is_leading
 
     def stepped(self, duration_s: float) -> None:

@@ -31,6 +31,18 @@ def test_lost_attempts_are_counted_by_kind() -> None:
     assert 'haloctl_attempts_total{outcome="succeeded"} 0.0' in text
 
 
+def test_a_head_that_leads_no_more_tells_nothing_of_nodes() -> None:
+    statistics = Statistics(nodes={"n1": None, "n2": "it is being drained"})
+    statistics.set_leading(True)
+    text = answer(Source(statistics, {}))
+    assert 'haloctl_nodes{state="up"} 1.0' in text
+    assert 'haloctl_running_attempts{node="n2"} 0.0' in text
+    statistics.set_leading(False)
+    text = answer(Source(statistics, {}))
+    assert 'haloctl_nodes{state="up"} 0.0' in text
+    assert "haloctl_running_attempts{" not in text
+
+
 def test_the_lag_is_that_of_the_lead() -> None:
     now_s = 10.0
     statistics = Statistics(clock=lambda: now_s)
