@@ -19,6 +19,7 @@ from tests.integration.llm.test_export import (
     compile_for_cpu,
     flags,
     largest_difference,
+    store_other_head,
 )
 from tests.integration.models import make_checkpoint
 from tests.integration.stage_programs import NARROW, run_here
@@ -125,6 +126,20 @@ def test_texts_with_other_rotary_factors_are_refused(
     monkeypatch.setattr(sys, "argv", ["export", *flags(model, ExportCase(family, 1)), f"--cache-length={length}"])
     with pytest.raises(BadInput, match=re.escape("--cache-length 37: prompt and new tokens need 37 positions; a prog")):
         export.main()
+
+
+def test_a_head_that_the_config_ties_and_the_file_does_not_is_a_warning_of_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make_checkpoint(tmp_path / "model", "llama", tie_word_embeddings=True)
+    store_other_head(model)
+    monkeypatch.setattr(sys, "argv", ["check", f"--model={model}"])
+    check.main()
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert (
+        warning
+        == "the config ties lm_head.weight to model.embed_tokens.weight, but they are stored with different values"
+    )
 
 
 @pytest.mark.parametrize(("family", "kernel", "config"), UNKNOWN, ids=[row[0] for row in UNKNOWN])

@@ -112,7 +112,7 @@ def check(model: LocalModel, request: CheckRequest, weights: bool = True) -> dic
         if request.tps and model.config.model_type not in FAMILIES:
             check_equivalence(meta_model, attention, None)
     tensors = read_checkpoint(model.folder) if model.folder and weights else {}
-    untie(meta_model, tensors, mode)
+    warnings = untie(meta_model, tensors, mode)
     parameters = sum(parameter.numel() for parameter in meta_model.parameters())
     layout = read_layout(model.config.to_dict(), model.folder)
     if layout:
@@ -136,7 +136,7 @@ def check(model: LocalModel, request: CheckRequest, weights: bool = True) -> dic
         "vocab_size": model.config.vocab_size,
         "is_quantized": layout is not None,
         "problems": list_problems(model, request, meta_model, layout, splits),
-        "warnings": [warning for sharding in shardings for warning in sharding.warnings],
+        "warnings": [*warnings, *(warning for sharding in shardings for warning in sharding.warnings)],
     }
 
 

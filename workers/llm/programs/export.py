@@ -189,7 +189,8 @@ def prepare(request: ExportRequest) -> PreparedModel:
     check_equivalence(meta_model, request.attention, request.cache.block_tokens)
     weights = precision.folder or model.folder
     tensors = read_checkpoint(weights) if weights else {}
-    untie(meta_model, tensors, mode)
+    for warning in untie(meta_model, tensors, mode):
+        print(f"warning: {warning}", flush=True)
     with mode:
         quantized = quantize(meta_model, model, precision)
     sharding = shard(meta_model, request.tp)

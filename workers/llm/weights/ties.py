@@ -23,16 +23,21 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-def untie(model: nn.Module, stored: Mapping[str, StoredTensor], mode: FakeTensorMode) -> None:
-    """Give the parameters of a meta model that are stored with other values than the one they are tied to their own."""
+def untie(model: nn.Module, stored: Mapping[str, StoredTensor], mode: FakeTensorMode) -> list[str]:
+    """Give the parameters of a meta model that are stored with other values than the one they are tied to their own.
+
+    Returns a warning for each.
+    """
+    warnings = []
     for name, owner in tied_names(model).items():
         parameter = model.get_parameter(name)
         tensors = [_find(stored, tied, tuple(parameter.shape)) for tied in (name, owner)]
         if tensors[0] and tensors[1] and not _is_equal(tensors[0], tensors[1]):
-            print(f"warning: the config ties {name} to {owner}, but they are stored with different values", flush=True)
+            warnings.append(f"the config ties {name} to {owner}, but they are stored with different values")
             module, _, leaf = name.rpartition(".")
             with mode:
                 setattr(model.get_submodule(module), leaf, nn.Parameter(torch.empty_like(parameter)))
+    return warnings
 
 
 def _find(stored: Mapping[str, StoredTensor], name: str, shape: tuple[int, ...]) -> StoredTensor | None:
