@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.odd_models import odd_model
 from tests.fuzz.odd_programs import RIGHT, outcome_of
 
-SLICE = range(6)
+SLICE = range(1, 7)
 ALL = range(400)
 
 
