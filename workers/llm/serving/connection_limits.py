@@ -2,17 +2,11 @@
 
 import asyncio
 
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from workers.llm.serving.errors import error_body
 
 MAX_BODY_BYTES = 16 << 20
 MAX_STALL_S = 30.0
-
-
-class _TooLarge(Exception):
-    pass
 
 
 class ConnectionLimits:
@@ -33,15 +27,11 @@ class ConnectionLimits:
             message = await receive()
             size += len(message.get("body", b""))
             if size > MAX_BODY_BYTES:
-                raise _TooLarge
+                raise HTTPException(413, f"the body has more than {MAX_BODY_BYTES >> 20} MiB")
             return message
 
         async def timed(message: Message) -> None:
             async with asyncio.timeout(self._max_stall_s):
                 await send(message)
 
-        try:
-            await self._app(scope, counted, timed)
-        except _TooLarge:
-            message = f"the body has more than {MAX_BODY_BYTES >> 20} MiB"
-            await JSONResponse(error_body(413, message), 413, {"Connection": "close"})(scope, receive, send)
+        await self._app(scope, counted, timed)

@@ -20,6 +20,9 @@ STATUSES: dict[type[Exception], int] = {
     Unavailable: 503,
 }
 
+#: pydantic's words for a body that is no object: https://docs.pydantic.dev/latest/errors/validation_errors/
+NOT_AN_OBJECT = ("json_invalid", "model_attributes_type", "model_type")
+
 
 def error_body(status: int, message: str) -> dict[str, Any]:
     """Return the body of an answer that is an error."""
@@ -47,7 +50,7 @@ def _handler(describe: Callable[[Any], tuple[int, str]]) -> Callable[[Request, E
 def _first_fault(problem: RequestValidationError) -> str:
     """Return where a body is wrong first, and why."""
     fault = problem.errors()[0]
-    if fault["type"] == "json_invalid" or len(fault["loc"]) < 2:
+    if fault["type"] in NOT_AN_OBJECT:
         return "the body must be a JSON object, with Content-Type: application/json"
     place = ".".join(str(part) for part in fault["loc"][1:] if isinstance(part, int) or part.replace("_", "").islower())
     message = str(fault["msg"]).removeprefix("Value error, ")

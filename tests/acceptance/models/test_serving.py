@@ -1,0 +1,209 @@
+"""A compiled program answers requests: `haloctl serve` and the stage `serve`, as their users meet them."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.acceptance.haloctl import Haloctl, Running, opened, short_folder, until
+
+VARIANT = "tiny-llama-FP32-paged-TP1"
+PROMPT = "And the king said unto"
+JOB = {
+    "name": "serving",
+    "model": "tiny-llama",
+    "variants": {"precision": "f32", "kv_cache": "paged"},
+    "stages": ["export", "compile", "serve"],
+    "workload": {"batch": [1, 2], "prompt_tokens": 32, "new_tokens": 16},
+    "serve": {
+        "concurrency": [1, 3],
+        "rates": [20.0],
+        "slo": {"ttft_ms": 60_000},
+        "requests": 2,
+        "rounds": 1,
+        "sequences": 12,
+        "decode_batch": [1, 2],
+        "prefill_batch": [1, 2],
+        "chunk_tokens": 16,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A job that has served a variant, and a server of the same variant."""
+
+    haloctl: Haloctl
+    job: list[dict[str, Any]]  #: its matrix
+    command: Running
+    url: str
+
+    @property
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=60)
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/metrics", timeout=10) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        return next(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with short_folder() as temporary, opened(tmp_path_factory.mktemp("serving"), temporary) as haloctl:
+        matrix = haloctl.json("submit", haloctl.job(**JOB), "--wait")
+        command = haloctl.start("serve", VARIANT, "--port", "0")
+        until(lambda: command.out.endswith("/v1\n") or command.process.poll() is not None, "an address")
+        assert command.process.poll() is None, command.err
+        yield Served(haloctl, matrix, command, command.out.strip())
+
+
+def test_the_stage_holds_what_is_served_against_the_reference_and_measures_it(served: Served) -> None:
+    (row,) = served.job
+    assert row["stages"]["serve"]["state"] == "succeeded"
+    rows = served.haloctl.json("results", "--variant", VARIANT)
+    medians = {(row["metric"], row["batch"]): row["median"] for row in rows}
+    assert medians["serving_other_tokens", None] == 0
+    samples = {(row["metric"], row["batch"]): len(row["samples"]) for row in rows}
+    for concurrency in (1, 3):
+        assert samples["serving_ttft_ms", concurrency] == 2 * concurrency
+        assert medians["serving_tokens_per_s", concurrency] > 0
+    assert medians["serving_max_rate_rps", None] == 20.0
+    assert "TPOT" in served.haloctl.answer("matrix")
+
+
+def test_a_stream_is_the_whole_answer_in_pieces(served: Served) -> None:
+    options: Any = {"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    whole = served.client.completions.create(**options)
+    assert whole.usage is not None and whole.usage.completion_tokens == 12
+    assert whole.choices[0].finish_reason == "length"
+    pieces = list(served.client.completions.create(**options, stream=True, stream_options={"include_usage": True}))
+    assert "".join(piece.choices[0].text for piece in pieces if piece.choices) == whole.choices[0].text
+    assert sum(bool(piece.choices) for piece in pieces) == 12  # an event for each token
+    assert pieces[-1].usage == whole.usage
+
+
+def test_a_text_that_stops_is_not_told(served: Served) -> None:
+    options: Any = {"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    whole = served.client.completions.create(**options).choices[0].text
+    stop = whole[6:9]
+    answer = served.client.completions.create(**options, stop=stop)
+    stream = served.client.completions.create(**options, stop=stop, stream=True)
+    for choices in ([answer.choices[0]], [piece.choices[0] for piece in stream]):
+        assert "".join(choice.text for choice in choices) == whole[: whole.index(stop)]
+        assert choices[-1].finish_reason == "stop"
+
+
+def test_several_prompts_as_tokens_get_several_answers(served: Served) -> None:
+    answer = served.client.completions.create(
+        model="tiny-llama",
+        prompt=[[1, 5, 9], [1, 7]],
+        max_tokens=3,
+        n=2,
+        temperature=0,
+        extra_body={"return_token_ids": True, "ignore_eos": True},
+    )
+    tokens = [choice.model_extra["token_ids"] for choice in answer.choices if choice.model_extra]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert tokens[0] == tokens[1] and tokens[2] == tokens[3] and all(len(each) == 3 for each in tokens)
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 12)
+
+
+def test_a_seed_repeats_a_sampled_answer(served: Served) -> None:
+    def sampled(seed: int) -> str:
+        answer = served.client.completions.create(
+            model="tiny-llama", prompt=PROMPT, max_tokens=16, temperature=1.5, top_p=0.95, seed=seed
+        )
+        return answer.choices[0].text
+
+    texts = {seed: sampled(seed) for seed in range(4)}
+    assert texts == {seed: sampled(seed) for seed in range(4)}
+    assert len(set(texts.values())) > 1
+
+
+def test_a_prompt_is_scored_as_its_tokens_would_be(served: Served) -> None:
+    """What lm-eval asks for: the log probabilities of a prompt that the model itself has made."""
+    made = served.client.completions.create(
+        model="tiny-llama", prompt=PROMPT, max_tokens=24, temperature=0, logprobs=1, extra_body={"ignore_eos": True}
+    )
+    told = made.choices[0].logprobs
+    text = PROMPT + made.choices[0].text
+    scored = served.client.completions.create(
+        model="tiny-llama", prompt=text, max_tokens=1, temperature=0, logprobs=1, echo=True
+    )
+    logprobs = scored.choices[0].logprobs
+    assert told is not None and logprobs is not None
+    assert told.token_logprobs is not None and logprobs.token_logprobs is not None
+    assert scored.choices[0].text.startswith(text)
+    assert logprobs.token_logprobs[0] is None
+    assert logprobs.token_logprobs[-25:-1] == pytest.approx(told.token_logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("completions", b"no json", 400, "must be a JSON object"),
+        ("completions", b'{"prompt": [], "max_tokens": 1}', 400, "prompt is empty"),
+        ("completions", b'{"prompt": [1, 99999]}', 400, "token 99999 does not exist"),
+        ("completions", b'{"prompt": "a", "max_tokens": 4000}', 400, "more than the"),
+        ("completions", b'{"prompt": "a", "top_p": 1.5}', 400, "top_p"),
+        ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "temperature: Input should be a finite number"),
+        ("completions", b'{"prompt": "a", "logit_bias": {"5": 100}}', 400, "logit_bias is not supported"),
+        ("completions", b'{"prompt": "a", "model": "gpt-9"}', 404, "there is no model gpt-9"),
+        ("completions", b'{"prompt": "' + b"a" * (17 << 20) + b'"}', 413, "more than 16 MiB"),
+        ("chat/completions", b'{"messages": [{"role": "user", "content": "a"}]}', 400, "no chat template"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_request_is_told_what_is_wrong(
+    served: Served, path: str, body: bytes, status: int, message: str
+) -> None:
+    request = urllib.request.Request(f"{served.url}/{path}", body, {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    assert refused.value.code == status
+    assert message in json.loads(refused.value.read())["error"]["message"]
+
+
+def test_a_client_that_leaves_frees_its_blocks(served: Served) -> None:
+    stream = served.client.completions.create(
+        model="tiny-llama", prompt=PROMPT, max_tokens=30, n=64, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    stream.close()
+    until(lambda: served.metric("vllm:num_requests_running") == 0, "the end of what nobody reads")
+    assert served.metric("vllm:kv_cache_usage_perc") == 0
+
+
+def test_a_port_in_use_is_told(served: Served) -> None:
+    port = served.url.rpartition(":")[2].removesuffix("/v1")
+    done = served.haloctl.run("serve", VARIANT, "--port", port)
+    assert done.code == 3
+    assert f"--port {port}: cannot listen on 127.0.0.1" in served.haloctl.answer("list") + done.err
+
+
+def test_what_cannot_be_served_is_told(served: Served) -> None:
+    done = served.haloctl.run("serve", "tiny-llama-FP32-TP1")
+    assert done.code == 5
+    assert f"did you mean {VARIANT}" in done.err
+
+
+def test_a_cancelled_server_lets_requests_end_and_is_gone(served: Served) -> None:  # the last test: it ends the server
+    (job,) = (row["job"] for row in served.haloctl.json("list") if row["state"] == "running")
+    stream = served.client.completions.create(
+        model="tiny-llama", prompt=PROMPT, max_tokens=40, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    assert "cancelled 1 task" in served.haloctl.answer("cancel", job)
+    assert sum(1 for _ in stream) == 39
+    assert served.command.end().code == 0
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", int(served.url.split(":")[2].removesuffix("/v1"))), 5)
