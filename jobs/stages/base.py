@@ -136,7 +136,7 @@ class Cell:
 
 def is_served(cell: Cell) -> bool:
     """Return whether a server will run the variant's program."""
-    return "serve" in cell.spec.stages and cell.variant.kv_cache is KvCache.PAGED
+    return bool({"serve", "server"} & set(cell.spec.stages)) and cell.variant.kv_cache is KvCache.PAGED
 
 
 def _one_command(settings: Settings) -> int:

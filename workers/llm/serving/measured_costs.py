@@ -12,10 +12,14 @@ TIMED_CALLS = 3  #: of each entry point, after one that is not counted
 
 
 def measure_costs(program: PagedProgram) -> dict[CallShape, float]:
-    """Return what each entry point takes, in seconds: the least of some calls, since other load only ever adds."""
+    """Return what each entry point takes, in seconds: the least of some calls, since other load only ever adds.
+
+    Where a program can sample at all, batch sizes at which it can't are left out.
+    """
+    sampled = {shape.batch for shape in program.shapes if shape.kind == "sample"}
     costs = {}
     for shape in program.shapes:
-        if shape.kind != "sample":
+        if shape.kind != "sample" and (not sampled or shape.batch in sampled):
             inputs = idle_inputs(shape, program.table_blocks(shape))
             costs[shape] = min([_time(program, shape, inputs) for _ in range(TIMED_CALLS + 1)][1:])
     return costs
