@@ -21,7 +21,7 @@ compile() {
         --output-file "$whole" pyproject.toml - "$@"
 }
 
-compile --extra postgres
+compile --extra postgres --extra serve
 split infra/requirements/base.txt >infra/requirements/torch.txt
-compile --extra postgres --extra dev
+compile --extra postgres --extra serve --extra dev
 split infra/requirements/dev.txt >/dev/null

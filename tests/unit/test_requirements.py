@@ -51,7 +51,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize(("locked", "extras"), [(BASE, ["postgres"]), (DEV, ["postgres", "dev"])], ids=["base", "dev"])
+@pytest.mark.parametrize(
+    ("locked", "extras"), [(BASE, ["postgres", "serve"]), (DEV, ["postgres", "dev"])], ids=["base", "dev"]
+)
 def test_all_that_is_needed_is_pinned(locked: dict[str, tuple[str, int]], extras: list[str]) -> None:
     needed = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
     needed += [requirement for extra in extras for requirement in EXTRAS[extra]]

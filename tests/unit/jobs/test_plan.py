@@ -31,8 +31,8 @@ def counts(plan: Plan) -> dict[str, int]:
 def test_one_export_serves_every_target() -> None:
     spec = load("demo").spec
     made = plan(spec, TINY)
-    assert len(made.variants) == 6
-    assert counts(made) == {"export": 3, "compile": 6, "invoke": 6, "numerics": 6, "benchmark": 6}
+    assert len(made.variants) == 8
+    assert counts(made) == {"export": 5, "compile": 8, "invoke": 8, "numerics": 8, "benchmark": 8, "serve": 2}
     export = next(task for task in made.tasks if task.stage == "export")
     assert {variant.target for variant in export.variants} == {"cpu", "mi300x"}
 
