@@ -51,8 +51,8 @@ def readable_log(chunks: Iterable[str]) -> Iterator[str]:
 
 def plain_log(text: str) -> str:
     r"""Return the output of a program without colours, with `\n` as line end, and other hidden characters escaped."""
-    lines = COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return escape_hidden(lines, keep="\n\t")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return escape_hidden(COLOUR.sub("", lines), keep="\n\t")
 
 
 def _escape(character: str) -> str:

@@ -4,7 +4,7 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.plain_text import escape_hidden, has_hidden, one_line, plain_log, readable_log
@@ -44,6 +44,7 @@ def test_hidden_characters_are_escaped(text: str, escaped: str, line: str) -> No
 PIECES = st.lists(st.sampled_from(["\x1b[31m", "\x1b[", "\x1b", "0;1m", "\r", "\r\n", "\n", "\t", "a", "\x07", "é"]))
 
 
+@settings(max_examples=500)
 @given(PIECES, st.data())
 def test_a_log_reads_the_same_in_whatever_parts_it_comes(pieces: list[str], data: st.DataObject) -> None:
     text = "".join(pieces)
