@@ -110,9 +110,10 @@ def _prompt_calls(running: Sequence[TokenSequence], capacity: Capacity, costs: C
     tokens = 0
     chosen: dict[str, list[tuple[TokenSequence, int]]] = {}
     for sequence in running:
-        work = _prompt_work(sequence, costs)
-        if work and (not tokens or tokens + work[1] <= capacity.step_tokens):
+        if work := _prompt_work(sequence, costs):
             kind, count = work
+            if tokens and tokens + count > capacity.step_tokens:
+                break  # a shorter one that came later waits, too
             tokens += count
             chosen.setdefault(kind, []).append((sequence, count))
     for kind, rows in chosen.items():

@@ -131,7 +131,7 @@ def test_every_sequence_ends_right_and_no_block_is_lost(
 
 
 @given(st.lists(requests(16), min_size=2, max_size=10))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=100)
 def test_sequences_begin_in_the_order_of_their_arrival(sequences: list[TokenSequence]) -> None:
     it = driver(PLAIN, 1 + 2 * LENGTH // BLOCK)
     it.submit(*sequences)
