@@ -1,5 +1,6 @@
 """Transformers models on fake tensors: every parameter has a shape and a dtype, and takes no memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from workers.llm.models.positions import has_changing_factors
 from workers.llm.sharding.plan import Sharding, plan_sharding
 from workers.llm.sharding.split_problems import rank_problems
 from workers.llm.sharding.split_styles import Shape
+from workers.llm.weights.ties import tied_names
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -70,7 +72,19 @@ def parameter_shapes(model: nn.Module) -> dict[str, Shape]:
 def shard(model: nn.Module, tp: int) -> Sharding:
     """Plan the split of `model` over `tp` ranks."""
     plan: dict[str, str] = model.tp_plan or {}  # type: ignore[assignment]
-    return plan_sharding(model.config, plan, parameter_shapes(model), tp)
+    whole = _tied_to_whole(model, plan) if tp > 1 else {}
+    plan = {pattern: style for pattern, style in plan.items() if pattern not in whole}
+    sharding = plan_sharding(model.config, plan, parameter_shapes(model), tp)
+    warnings = (
+        f"{name} stays whole: it is tied to {owner}, which the plan does not split" for name, owner in whole.items()
+    )
+    return replace(sharding, warnings=(*sharding.warnings, *warnings))
+
+
+def _tied_to_whole(model: nn.Module, plan: dict[str, str]) -> dict[str, str]:
+    """Return the modules that the plan splits although they are tied to one that it leaves whole, with that one."""
+    pairs = ((name.rpartition(".")[0], owner.rpartition(".")[0]) for name, owner in tied_names(model).items())
+    return {name: owner for name, owner in pairs if name in plan and owner not in plan}
 
 
 def shard_by_torch(model: Any, tp: int) -> Sharding:
