@@ -1,16 +1,19 @@
 """A compiled program answers requests: `haloctl serve` and the stage `serve`, as their users meet them."""
 
 import json
+import signal
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from tests.acceptance.haloctl import Haloctl, Running, opened, short_folder, until
 
@@ -49,10 +52,18 @@ class Served:
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=60)
 
-    def metric(self, name: str) -> float:
+    def samples(self, name: str) -> list[Sample]:
         with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/metrics", timeout=10) as response:
             families = text_string_to_metric_families(response.read().decode())
-        return next(sample.value for family in families for sample in family.samples if sample.name == name)
+        return [sample for family in families for sample in family.samples if sample.name == name]
+
+    def metric(self, name: str) -> float:
+        return self.samples(name)[0].value
+
+    def replicas(self) -> tuple[set[str], float]:
+        """The replicas that answer, and how often any was started."""
+        up = {sample.labels["replica"] for sample in self.samples("haloctl:replica_up") if sample.value}
+        return up, sum(sample.value for sample in self.samples("haloctl:replica_starts_total"))
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +205,23 @@ def test_what_cannot_be_served_is_told(served: Served) -> None:
     done = served.haloctl.run("serve", "tiny-llama-FP32-TP1")
     assert done.code == 5
     assert f"did you mean {VARIANT}" in done.err
+
+
+def test_a_replica_that_dies_comes_back_and_the_other_goes_on(served: Served) -> None:
+    command = served.haloctl.start("serve", VARIANT, "--port", "0", "--replicas", "2")
+    until(lambda: command.out.endswith("/v1\n") or command.process.poll() is not None, "an address")
+    copies = Served(served.haloctl, [], command, command.out.strip())
+    until(lambda: copies.replicas() == ({"0", "1"}, 2), "both replicas")
+    first = next(process for process in served.haloctl.processes() if "replica0.json" in " ".join(process.cmdline()))
+    first.kill()
+    for _ in range(20):  # what comes after its death is answered by the other
+        with suppress(openai.APIStatusError):
+            copies.client.completions.create(model="tiny-llama", prompt=PROMPT, max_tokens=2, temperature=0)
+    until(lambda: copies.replicas() == ({"0", "1"}, 3), "the replica that was killed")
+    answer = copies.client.completions.create(model="tiny-llama", prompt=PROMPT, max_tokens=2, temperature=0)
+    assert answer.usage is not None and answer.usage.completion_tokens == 2
+    command.signal(signal.SIGINT)
+    assert command.end().code == 130
 
 
 def test_a_cancelled_server_lets_requests_end_and_is_gone(served: Served) -> None:  # the last test: it ends the server

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from workers.llm.serving.choices import Choice, ChoicePart
 from workers.llm.serving.completions import Answer, chat_answer, completion_answer
-from workers.llm.serving.connection_limits import MAX_STALL_S, ConnectionLimits
+from workers.llm.serving.connection_limits import MAX_STALL_S, ClosingStream, ConnectionLimits
 from workers.llm.serving.disconnects import until_disconnect
 from workers.llm.serving.engine import Engine, Unavailable
 from workers.llm.serving.errors import add_error_handlers, error_body
@@ -107,7 +107,7 @@ async def _respond(service: Service, answer: Answer, request: Request) -> Respon
         whole = await until_disconnect(request, _joined(parts))
         return JSONResponse(answer.whole(whole)) if whole is not None else Response(status_code=499)
     first = await anext(parts)  # what is refused is refused with a status, and not within the stream
-    return StreamingResponse(_events(answer, parts, first), media_type="text/event-stream")
+    return ClosingStream(_events(answer, parts, first), media_type="text/event-stream")
 
 
 async def _joined(parts: AsyncIterator[Parts]) -> dict[int, ChoicePart]:

@@ -1,12 +1,27 @@
 """Limits on what one client takes of the server: its request's size, and how long it leaves an answer unread."""
 
 import asyncio
+from contextlib import aclosing, suppress
 
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 16 << 20
 MAX_STALL_S = 30.0
+
+
+class _ClientStalled(Exception):
+    pass
+
+
+class ClosingStream(StreamingResponse):
+    """A stream whose source is closed with it, however it ends."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().__call__(scope, receive, send)
 
 
 class ConnectionLimits:
@@ -31,7 +46,11 @@ class ConnectionLimits:
             return message
 
         async def timed(message: Message) -> None:
-            async with asyncio.timeout(self._max_stall_s):
-                await send(message)
+            try:
+                async with asyncio.timeout(self._max_stall_s):
+                    await send(message)
+            except TimeoutError:
+                raise _ClientStalled from None
 
-        await self._app(scope, counted, timed)
+        with suppress(_ClientStalled):
+            await self._app(scope, counted, timed)
