@@ -1,4 +1,4 @@
-"""A server's tokens are the model's at every tensor parallelism, and the comparison sees wrong schedulers."""
+"""A server's tokens are the model's, on two devices, and the comparison sees wrong schedulers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,9 +71,9 @@ class ServedModel:
         return gate(SETTINGS, compare_served(self.reference, self.requests, self.serve(self.requests)))
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
-    return ServedModel(tmp_path_factory.mktemp("served"), request.param)
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    return ServedModel(tmp_path_factory.mktemp("served"), tp=2)
 
 
 def test_what_is_served_is_the_references_choice(model: ServedModel) -> None:
