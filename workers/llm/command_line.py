@@ -105,6 +105,15 @@ def os_errors_naming(path: Path) -> Iterator[None]:
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
 
 
+def peak_rss_bytes() -> int:
+    """Return the most resident memory that this process has had.
+
+    getrusage's value is not it: on Linux it begins with the memory of the process that started this one.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON; an OSError names the file."""
     with os_errors_naming(path):

@@ -7,7 +7,6 @@ import argparse
 import gc
 import json
 import math
-import resource
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from workers.llm.command_line import (
     add_model_arguments,
     os_errors_naming,
     parse_overrides,
+    peak_rss_bytes,
     positive_int,
     run,
 )
@@ -174,7 +174,7 @@ def export(request: ExportRequest, folder: Path) -> dict[str, Any]:
     return {
         "trace_s": round(traced - started, 3),
         "parameters_s": round(time.monotonic() - traced, 3),
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_rss_bytes(),
         "mlir_bytes": (folder / "model.mlir").stat().st_size,
         "parameter_bytes": sum(file.stat().st_size for file in files),
         "layer_kinds": layer_kinds,

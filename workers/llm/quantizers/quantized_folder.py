@@ -1,6 +1,5 @@
 """Writing a quantized model as a folder in the layout, and the report on it."""
 
-import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from workers.llm.command_line import os_errors_naming, write_json
+from workers.llm.command_line import os_errors_naming, peak_rss_bytes, write_json
 from workers.llm.models.quantized_layout import KEY, QuantizedLayout, quantization_config
 from workers.llm.quantizers.quantize_request import QuantizeRequest
 from workers.llm.quantizers.quantized_weight import QuantizedWeight
@@ -88,7 +87,7 @@ def write_report(
         "left": list(layout.ignored),
         "scales": scale_ranges(tensors),
         "quantize_s": round(time.monotonic() - request.started, 3),
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_rss_bytes(),
         **more,
     }
     write_json(OUTPUTS / "quantize.json", report)
