@@ -207,6 +207,21 @@ def test_what_cannot_be_served_is_told(served: Served) -> None:
     assert f"did you mean {VARIANT}" in done.err
 
 
+def test_a_cancelled_server_lets_requests_end_and_is_gone(
+    served: Served,
+) -> None:  # it ends the server, whose core the last test needs
+    (job,) = (row["job"] for row in served.haloctl.json("list") if row["state"] == "running")
+    stream = served.client.completions.create(
+        model="tiny-llama", prompt=PROMPT, max_tokens=40, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    assert "cancelled 1 task" in served.haloctl.answer("cancel", job)
+    assert sum(1 for _ in stream) == 39
+    assert served.command.end().code == 0
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", int(served.url.split(":")[2].removesuffix("/v1"))), 5)
+
+
 def test_a_replica_that_dies_comes_back_and_the_other_goes_on(served: Served) -> None:
     command = served.haloctl.start("serve", VARIANT, "--port", "0", "--replicas", "2")
     until(lambda: command.out.endswith("/v1\n") or command.process.poll() is not None, "an address")
@@ -222,16 +237,3 @@ def test_a_replica_that_dies_comes_back_and_the_other_goes_on(served: Served) ->
     assert answer.usage is not None and answer.usage.completion_tokens == 2
     command.signal(signal.SIGINT)
     assert command.end().code == 130
-
-
-def test_a_cancelled_server_lets_requests_end_and_is_gone(served: Served) -> None:  # the last test: it ends the server
-    (job,) = (row["job"] for row in served.haloctl.json("list") if row["state"] == "running")
-    stream = served.client.completions.create(
-        model="tiny-llama", prompt=PROMPT, max_tokens=40, stream=True, extra_body={"ignore_eos": True}
-    )
-    next(iter(stream))
-    assert "cancelled 1 task" in served.haloctl.answer("cancel", job)
-    assert sum(1 for _ in stream) == 39
-    assert served.command.end().code == 0
-    with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", int(served.url.split(":")[2].removesuffix("/v1"))), 5)
