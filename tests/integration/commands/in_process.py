@@ -20,6 +20,7 @@ class Said(NamedTuple):
 
 
 Command = Callable[..., Said]
+Answer = Callable[..., str]
 
 
 @pytest.fixture
@@ -27,12 +28,25 @@ def haloctl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HALOCTL_DATABASE_URL", raising=False)
     monkeypatch.setenv("HALOCTL_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
 
     def run(*arguments: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["haloctl", *arguments])
         with pytest.raises(SystemExit) as end:
             cli.main()
         return Said(int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def answer(haloctl: Command) -> Answer:
+    """What a command prints that ends with the exit code that is expected: on stderr where it is not 0."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = haloctl(*arguments)
+        assert done.code == code, done.err
+        return done.err if code else done.out
 
     return run
 

@@ -8,7 +8,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +20,20 @@ from db.schema import tables
 from db.store import Store
 from jobs.plain_text import has_hidden
 from jobs.state import Failure, FailureKind
-from orchestrator import cli
 from orchestrator.imports import database_files
+from tests.integration.commands.in_process import Command, haloctl
 from tests.stored_jobs import fail, submit, succeed
+
+__all__ = ["haloctl"]
 
 CLEAR, CLIPBOARD, REVERSED = "\x1b[2J\x1b[H", "\x1b]52;c;aGFsbw==\x07", "\u202etxt\u202c"
 NAME = f"evil{CLEAR}{CLIPBOARD}{REVERSED}\x9b31m\n12345678  forged  succeeded\r"
 FORMULA = '=HYPERLINK("http://evil")'
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HALOCTL_DATABASE_URL", raising=False)
-    monkeypatch.setenv("HALOCTL_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
+def data(haloctl: Command, tmp_path: Path) -> Path:
     return tmp_path / "data"
-
-
-@pytest.fixture
-def haloctl(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["haloctl", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture
@@ -69,7 +54,7 @@ def is_plain(text: str) -> bool:
     return not has_hidden(text.replace("\n", "").replace("\t", ""))
 
 
-def test_answers_have_no_hidden_characters_and_no_forged_rows(haloctl: Run, job: str, data: Path) -> None:
+def test_answers_have_no_hidden_characters_and_no_forged_rows(haloctl: Command, job: str, data: Path) -> None:
     for command in (
         ("list",), ("list", "--csv"), ("show", job), ("show", f"{job}-01"), ("matrix", job), ("matrix", "--markdown"),
         ("query", "SELECT * FROM jobs"), ("query", "SELECT * FROM jobs", "--csv"), ("why", f"{job}-01"), ("report",),
@@ -88,7 +73,7 @@ def test_answers_have_no_hidden_characters_and_no_forged_rows(haloctl: Run, job:
     assert json.loads(haloctl("list", "--json")[1])[0]["name"] == NAME
 
 
-def test_a_spreadsheet_computes_nothing(haloctl: Run, job: str) -> None:
+def test_a_spreadsheet_computes_nothing(haloctl: Command, job: str) -> None:
     rows = list(csv.DictReader(io.StringIO(haloctl("list", "--csv")[1])))
     assert [row["submitted_by"] for row in rows] == [f"'{FORMULA}"]
     sql = "SELECT -1.5 AS number, '-1.5' AS text, '@a' AS at, '+b' AS plus, '-c' AS minus, 'd' AS name"
@@ -157,7 +142,7 @@ EVIL_INPUTS = '{"export": [{"name": "../../a", "kind": "mlir", "sha256": "%s", "
     ],
 )  # fmt: skip
 def test_a_hostile_database_is_not_imported_at_all(
-    haloctl: Run, job: str, data: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    haloctl: Command, job: str, data: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evil = exported(job, data, **changes)
     monkeypatch.setenv("HALOCTL_DATABASE_URL", f"sqlite:///{data}/new.db")
@@ -168,7 +153,7 @@ def test_a_hostile_database_is_not_imported_at_all(
     assert json.loads(haloctl("list", "--json")[1]) == []
 
 
-def test_names_in_the_database_never_lead_out_of_a_folder(haloctl: Run, data: Path, tmp_path: Path) -> None:
+def test_names_in_the_database_never_lead_out_of_a_folder(haloctl: Command, data: Path, tmp_path: Path) -> None:
     with open_database(f"sqlite:///{data}/haloctl.db", create=True) as database:
         store = Store(database)
         job = submit(store)
@@ -197,7 +182,7 @@ def outside(data: Path) -> Iterator[Path]:
     return (path for path in data.parents[1].rglob("*") if not path.is_relative_to(data))
 
 
-def test_a_file_is_not_fetched_through_a_link(haloctl: Run, data: Path, tmp_path: Path) -> None:
+def test_a_file_is_not_fetched_through_a_link(haloctl: Command, data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("content")
     sha256 = haloctl("artifacts", "put", "file")[1].strip()
     (tmp_path / "goal").symlink_to(tmp_path / "victim")
@@ -207,7 +192,7 @@ def test_a_file_is_not_fetched_through_a_link(haloctl: Run, data: Path, tmp_path
     assert not (tmp_path / "victim").exists()
 
 
-def test_a_file_that_would_fill_the_memory_is_refused(haloctl: Run, data: Path, tmp_path: Path) -> None:
+def test_a_file_that_would_fill_the_memory_is_refused(haloctl: Command, data: Path, tmp_path: Path) -> None:
     with gzip.open(tmp_path / "bomb.gz", "wb") as stream:
         for _ in range(64):
             stream.write(b"a" * (1 << 20))

@@ -1,8 +1,6 @@
 """Two programs of one model side by side, layer by layer, as `haloctl numerics` shows them."""
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,12 @@ import pytest
 from db.connection.engine import open_database
 from db.store import Store
 from jobs.variants import Precision
-from orchestrator import cli
+from tests.integration.commands.in_process import Answer, Command, answer, haloctl
 from tests.stored_jobs import finish, result_of, start, submit
 from workers.artifacts import ArtifactStore
 
-Run = Callable[..., str]
+__all__ = ["answer", "haloctl"]
+
 RIGHT = {"error": 1e-7, "drift": 2e-7}
 
 
@@ -41,26 +40,11 @@ def report(error: float, layers: int = 2) -> dict[str, Any]:
 
 
 @pytest.fixture
-def haloctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("HALOCTL_DATA", str(tmp_path))
-
-    def run(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["haloctl", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        answer = capsys.readouterr()
-        assert (end.value.code or 0) == code, answer.err
-        return answer.err if code else answer.out
-
-    return run
-
-
-@pytest.fixture
-def tasks(tmp_path: Path) -> dict[str, str]:
+def tasks(haloctl: Command, tmp_path: Path) -> dict[str, str]:
     """The task of each precision's numerics."""
     reports = {"f32": report(1e-7), "f16": report(0.25), "bf16": {"problem": "no"}, "fp8": report(1e-7, layers=3)}
-    files, tasks = ArtifactStore(tmp_path / "artifacts"), {}
-    with open_database(f"sqlite:///{tmp_path}/haloctl.db", create=True) as database:
+    files, tasks = ArtifactStore(tmp_path / "data/artifacts"), {}
+    with open_database(f"sqlite:///{tmp_path}/data/haloctl.db", create=True) as database:
         store = Store(database)
         for precision, contents in reports.items():
             job = submit(store, variants={"precision": precision, "target": "cpu"}, stages=STAGES[precision])
@@ -80,21 +64,21 @@ STAGES = {
 }
 
 
-def test_two_programs_stand_side_by_side(haloctl: Run, tasks: dict[str, str]) -> None:
-    rows = json.loads(haloctl("numerics", "tiny-llama-FP32-TP1", tasks["f16"], "--json"))
+def test_two_programs_stand_side_by_side(answer: Answer, tasks: dict[str, str]) -> None:
+    rows = json.loads(answer("numerics", "tiny-llama-FP32-TP1", tasks["f16"], "--json"))
     assert [(row["module"], row["phase"]) for row in rows[:4]] == [
         (f"model.layers.{layer}", phase) for layer in (0, 1) for phase in ("prefill", "decode")
     ]
     assert (rows[2]["error_1"], rows[2]["error_2"], rows[2]["drift_2"]) == (1e-7, 0.25, 0.5)
     assert (rows[4]["module"], rows[4]["rank"], rows[4]["error_1"]) == ("model.layers.1.self_attn.v_proj", 1, None)
-    table = haloctl("numerics", "tiny-llama-FP32-TP1:cpu", "tiny-llama-FP16-TP1")
+    table = answer("numerics", "tiny-llama-FP32-TP1:cpu", "tiny-llama-FP16-TP1")
     assert "1: tiny-llama-FP32-TP1:cpu (f32, at most 0.0001): no layer is off" in table
     assert "2: tiny-llama-FP16-TP1 (f32, at most 0.0001): first off in model.layers.1.self_attn.v_proj" in table
-    assert haloctl("numerics", tasks["f32"], "--csv").splitlines()[0] == "module,rank,phase,error,drift"
+    assert answer("numerics", tasks["f32"], "--csv").splitlines()[0] == "module,rank,phase,error,drift"
 
 
-def test_what_cannot_be_compared_is_refused_with_the_reason(haloctl: Run, tasks: dict[str, str]) -> None:
-    assert "its layers are not known: no" in haloctl("numerics", tasks["bf16"], code=2)
-    assert "compare two variants of one model" in haloctl("numerics", tasks["f32"], tasks["fp8"], code=2)
-    assert "a job with `numerics: {where: layers}` makes them" in haloctl("numerics", "unknown", code=4)
-    assert "at most two" in haloctl("numerics", *[tasks["f32"]] * 3, code=2)
+def test_what_cannot_be_compared_is_refused_with_the_reason(answer: Answer, tasks: dict[str, str]) -> None:
+    assert "its layers are not known: no" in answer("numerics", tasks["bf16"], code=2)
+    assert "compare two variants of one model" in answer("numerics", tasks["f32"], tasks["fp8"], code=2)
+    assert "a job with `numerics: {where: layers}` makes them" in answer("numerics", "unknown", code=4)
+    assert "at most two" in answer("numerics", *[tasks["f32"]] * 3, code=2)

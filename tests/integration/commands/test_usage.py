@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,26 +14,12 @@ from db.connection.engine import open_database
 from db.store import Store
 from jobs.state import Failure, FailureKind
 from jobs.task import Attempt, Device, Place, TaskResult
-from orchestrator import cli
+from tests.integration.commands.in_process import Answer, Command, answer, haloctl
 from tests.stored_jobs import LOST, attempt_of, begun, finish, give_back, open_task, result_of, submit
 
+__all__ = ["answer", "haloctl"]
+
 GPUS = tuple(Device("mi300x", index, f"g{index}") for index in range(8))
-Run = Callable[..., str]
-
-
-@pytest.fixture
-def haloctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("HALOCTL_DATA", str(tmp_path))
-
-    def run(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["haloctl", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        answer = capsys.readouterr()
-        assert (end.value.code or 0) == code, answer.err
-        return answer.err if code else answer.out
-
-    return run
 
 
 class Clock:
@@ -56,13 +40,13 @@ def place(store: Store, task: str, *places: Place) -> Attempt:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> str:
+def filled(haloctl: Command, tmp_path: Path) -> str:
     """Ada's export took 100 s of 8 GPUs, after 40 s that were lost with their node; Bob's gang failed, and runs again.
 
     Returns Ada's job.
     """
     clock = Clock(datetime.now(UTC) - timedelta(days=2))
-    with open_database(f"sqlite:///{tmp_path}/haloctl.db", create=True) as database:
+    with open_database(f"sqlite:///{tmp_path}/data/haloctl.db", create=True) as database:
         store = Store(database, clock)
         ada, bob = submit(store, submitted_by="ada"), submit(store, submitted_by="bob")
         attempt = place(store, f"{ada}-01", Place("a", GPUS))
@@ -81,12 +65,12 @@ def filled(tmp_path: Path) -> str:
     return ada
 
 
-def rows(haloctl: Run, *arguments: str) -> Any:
-    return json.loads(haloctl("usage", *arguments, "--json"))
+def rows(answer: Answer, *arguments: str) -> Any:
+    return json.loads(answer("usage", *arguments, "--json"))
 
 
-def test_lost_and_failed_device_seconds_are_told_apart(haloctl: Run, filled: str) -> None:
-    ada, bob = rows(haloctl)
+def test_lost_and_failed_device_seconds_are_told_apart(answer: Answer, filled: str) -> None:
+    ada, bob = rows(answer)
     assert (ada["user"], ada["attempts"], ada["device_s"], ada["gpu_s"]) == ("ada", 2, 1120.0, 1120.0)
     assert (ada["succeeded_device_s"], ada["lost_device_s"], ada["failed_device_s"]) == (800.0, 320.0, 0.0)
     assert (bob["user"], bob["failed_device_s"], bob["failed_gpu_s"]) == ("bob", 30.0, 20.0)
@@ -95,23 +79,23 @@ def test_lost_and_failed_device_seconds_are_told_apart(haloctl: Run, filled: str
     assert ada["core_s"] == pytest.approx(ada["device_s"] / 8)  # an export takes a core
 
 
-def test_a_gang_counts_on_each_of_its_nodes(haloctl: Run, filled: str) -> None:
-    by_node = {row["node"]: row for row in rows(haloctl, "--by", "node")}
+def test_a_gang_counts_on_each_of_its_nodes(answer: Answer, filled: str) -> None:
+    by_node = {row["node"]: row for row in rows(answer, "--by", "node")}
     assert (by_node["a"]["failed_device_s"], by_node["b"]["failed_device_s"]) == (20.0, 10.0)
     assert by_node["b"]["gpu_s"] == 0
-    assert [row["attempts"] for row in rows(haloctl, "--by", "stage,model")] == [4]
-    assert {row["job"] for row in rows(haloctl, "--by", "job")} >= {filled}
+    assert [row["attempts"] for row in rows(answer, "--by", "stage,model")] == [4]
+    assert {row["job"] for row in rows(answer, "--by", "job")} >= {filled}
 
 
-def test_only_the_time_of_the_period_counts(haloctl: Run, filled: str) -> None:
-    (bob,) = rows(haloctl, "--since", "1d")
+def test_only_the_time_of_the_period_counts(answer: Answer, filled: str) -> None:
+    (bob,) = rows(answer, "--since", "1d")
     assert (bob["user"], bob["attempts"], bob["failed_attempts"]) == ("bob", 1, 0)
 
 
-def test_people_and_spreadsheets_get_the_same(haloctl: Run, filled: str) -> None:
-    table = haloctl("usage")
+def test_people_and_spreadsheets_get_the_same(answer: Answer, filled: str) -> None:
+    table = answer("usage")
     assert "ada" in table
     assert "in all:" in table
-    read = csv.DictReader(io.StringIO(haloctl("usage", "--csv")))
+    read = csv.DictReader(io.StringIO(answer("usage", "--csv")))
     assert [float(row["lost_device_s"]) for row in read] == [320.0, 0.0]
-    assert "choose from user, model, stage, node, job" in haloctl("usage", "--by", "planet", code=2)
+    assert "choose from user, model, stage, node, job" in answer("usage", "--by", "planet", code=2)
