@@ -99,9 +99,9 @@ def gate(settings: Settings, numeric: Mapping[str, Any]) -> Failure | None:
     kv_precision = KvPrecision(settings.get("kv_precision", KvPrecision.SAME))
     limit = tolerance_of(Precision(settings["precision"]), kv_precision)
     is_exact = Precision(settings["precision"]) is Precision.F32 and kv_precision is KvPrecision.SAME
-    most = 0 if is_exact else max(HARMLESS_FLIPS, (1 - limit.argmax_agreement) * numeric["tokens"])
+    flips = 0 if is_exact else max(HARMLESS_FLIPS, (1 - limit.argmax_agreement) * numeric["tokens"])
     checks = (
-        ("served tokens are not the reference's choice", numeric["other_tokens"], most),
+        ("served tokens are not the reference's choice", numeric["other_tokens"], flips),
         (
             "is the largest gap to the logit of the reference's choice",
             numeric["max_gap"],

@@ -29,10 +29,9 @@ def _announce(task: str, json: bool) -> None:
         text = ""
         try:
             for part in log_reader.read_log(context, task, follow=True, notify=output.print_message):
-                text += part
-                for match in ADDRESS.finditer(text):
+                lines, _, text = (text + part).rpartition("\n")
+                for match in ADDRESS.finditer(lines):
                     _print(match[1], task, json=json)
-                text = text[text.rfind("\n") + 1 :]
         except HaloError:
             return  # it never started: the command says why
 

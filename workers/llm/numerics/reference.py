@@ -90,9 +90,7 @@ class ReferenceModel:
     @torch.inference_mode()
     def losses(self, windows: torch.Tensor, first: int) -> torch.Tensor:
         """Return the negative log likelihood [B, N - first] of each window's tokens [B, N] from index `first` on."""
-        scored = windows[:, first:]
-        logits = self._model(input_ids=windows[:, :-1], use_cache=False, logits_to_keep=scored.shape[1]).logits
-        return losses(logits, scored)
+        return losses(self._logits_before(windows, first), windows[:, first:])
 
     @torch.inference_mode()
     def choice_gaps(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
@@ -100,10 +98,14 @@ class ReferenceModel:
 
         Zero where the token is the likeliest one itself.
         """
-        chosen = tokens[:, first:]
-        logits = self._model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=chosen.shape[1]).logits.float()
-        gaps: torch.Tensor = logits.amax(-1) - logits.gather(-1, chosen[..., None])[..., 0]
-        return gaps
+        logits = self._logits_before(tokens, first).float()
+        return logits.amax(-1) - logits.gather(-1, tokens[:, first:, None])[..., 0]
+
+    def _logits_before(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        """Return the logits [B, N - first, V] from which tokens [B, N] from index `first` on are chosen."""
+        count = tokens.shape[1] - first
+        logits: torch.Tensor = self._model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=count).logits
+        return logits
 
 
 def pad_left(prompts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -142,12 +142,17 @@ class IreeSession:
     def _invoke(self, name: str, inputs: list[Any]) -> tuple[Any, ...]:
         """Call a function with arrays on devices."""
         if name not in self._functions:
-            function = self._module.lookup_function(name)
-            if function is None:
-                raise BadInput(f"the module has no function {name}: it was not compiled from this program's export")
+            function = self._function(name)
             self._functions[name] = iree.runtime.FunctionInvoker(self._context, self._devices[0], function)
         results = self._functions[name](*inputs)
         return results if isinstance(results, tuple) else (results,)
+
+    def _function(self, name: str) -> Any:
+        """Return a function of the module. Raises BadInput where it has none of this name."""
+        function = self._module.lookup_function(name)
+        if function is None:
+            raise BadInput(f"the module has no function {name}: it was not compiled from this program's export")
+        return function
 
     def _block_table(self, argument: dict[str, Any], table: Tensor | None) -> Any:
         """Return a block table on the device; that of export is read once."""

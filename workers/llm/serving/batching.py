@@ -1,5 +1,6 @@
 """Covering rows with calls of a program's entry points at the least cost."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,39 +28,43 @@ class CallCosts:
     """What each entry point takes, in seconds, as it was measured: whether padding is dear depends on the device."""
 
     def __init__(self, seconds: Mapping[CallShape, float]) -> None:
-        self.seconds = dict(seconds)
-        self._cover: dict[str, Callable[[tuple[int, ...]], tuple[float, Calls]]] = {}
+        self._kinds = {kind: _Kind(seconds, kind) for kind in {shape.kind for shape in seconds}}
 
     def shapes(self, kind: str) -> list[CallShape]:
         """Return all shapes of a kind, the smallest sizes first."""
-        return sorted(
-            (shape for shape in self.seconds if shape.kind == kind), key=lambda shape: (shape.size, shape.batch)
-        )
+        return self._kinds[kind].shapes
 
     def largest(self, kind: str) -> int:
         """Return the largest size that entry points of a kind take; 0 without any."""
-        return max((shape.size for shape in self.seconds if shape.kind == kind), default=0)
+        return self._kinds[kind].sizes[-1] if kind in self._kinds else 0
 
     def tokens(self, kind: str) -> int:
         """Return how many tokens of a row one call of a kind takes; 0 without any."""
-        return max((shape.tokens for shape in self.seconds if shape.kind == kind), default=0)
+        return self._kinds[kind].tokens if kind in self._kinds else 0
 
     def cover(self, kind: str, sizes: Sequence[int]) -> Calls:
         """Return the cheapest calls for rows of these sizes, which descend; the first call takes the first rows."""
-        return self._covering(kind)(self._rounded(kind, sizes))[1]
+        return self._kinds[kind].cover(sizes)[1] if sizes else ()
 
     def cost_s(self, kind: str, sizes: Sequence[int]) -> float:
         """Return what these calls take."""
-        return self._covering(kind)(self._rounded(kind, sizes))[0]
+        return self._kinds[kind].cover(sizes)[0]
 
-    def _rounded(self, kind: str, sizes: Sequence[int]) -> tuple[int, ...]:
-        known = sorted({shape.size for shape in self.seconds if shape.kind == kind})
-        return tuple(next(size for size in known if size >= wanted) for wanted in sizes)
 
-    def _covering(self, kind: str) -> Callable[[tuple[int, ...]], tuple[float, Calls]]:
-        if kind not in self._cover:
-            self._cover[kind] = _covering(tuple((shape, self.seconds[shape]) for shape in self.shapes(kind)))
-        return self._cover[kind]
+class _Kind:
+    """The entry points of one kind; what each step of an engine asks for is computed once."""
+
+    def __init__(self, seconds: Mapping[CallShape, float], kind: str) -> None:
+        self.shapes = sorted(
+            (shape for shape in seconds if shape.kind == kind), key=lambda shape: (shape.size, shape.batch)
+        )
+        self.sizes = sorted({shape.size for shape in self.shapes})
+        self.tokens = max(shape.tokens for shape in self.shapes)
+        self._cover = _covering(tuple((shape, seconds[shape]) for shape in self.shapes))
+
+    def cover(self, sizes: Sequence[int]) -> tuple[float, Calls]:
+        """Return the least cost of rows of these sizes, and its calls."""
+        return self._cover(tuple(self.sizes[bisect_left(self.sizes, size)] for size in sizes))
 
 
 def _covering(costs: tuple[tuple[CallShape, float], ...]) -> Callable[[tuple[int, ...]], tuple[float, Calls]]:

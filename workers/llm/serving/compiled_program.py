@@ -18,8 +18,6 @@ from workers.llm.runtime.iree_session import IreeSession
 from workers.llm.serving.batching import CallShape
 from workers.llm.serving.paged_program import PagedProgram
 
-Integers = NDArray[np.int64]
-
 _USAGE = int(iree.runtime.BufferUsage.DEFAULT) | int(iree.runtime.BufferUsage.MAPPING)
 _DEVICE_LOCAL = int(iree.runtime.MemoryType.DEVICE_LOCAL)
 _ELEMENT_TYPES = {
@@ -38,7 +36,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 class EntryPointInfo:
     """What the program's config says of an entry point."""
 
-    name: str
     function: Any
     arguments: tuple[str, ...]  #: names, in order
     table_blocks: int  #: columns of its block table; 0 without one
@@ -108,18 +105,13 @@ class CompiledProgram(IreeSession, PagedProgram):
         )
 
     def _look_up(self, entry: Mapping[str, Any]) -> EntryPointInfo:
-        function = self._module.lookup_function(entry["name"])
-        if function is None:
-            raise BadInput(
-                f"the module has no function {entry['name']}: it was not compiled from this program's export"
-            )
         tables = [argument["shape"][1] for argument in entry["arguments"] if argument["name"] == "block_table"]
         results = {
             result["name"]: (index, _DTYPES[result["dtype"]], result["dtype"] == "bfloat16")
             for index, result in enumerate(entry["results"])
         }
         arguments = tuple(argument["name"] for argument in entry["arguments"])
-        return EntryPointInfo(entry["name"], function, arguments, sum(tables), results)
+        return EntryPointInfo(self._function(entry["name"]), arguments, sum(tables), results)
 
 
 def shape_of(entry: Mapping[str, Any]) -> CallShape:

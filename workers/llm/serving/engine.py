@@ -91,7 +91,7 @@ class Engine:
                 raise QueueFull(self.counters.time_to_finish_s(len(self._waiting)))
             for sequence in sequences:
                 self._arrivals += 1
-                sequence.number, sequence.arrived_s = self._arrivals, time.monotonic()
+                sequence.number = self._arrivals
                 self._waiting.append(sequence)
             self._changed.notify()
 
@@ -99,14 +99,10 @@ class Engine:
         """Have a sequence's blocks freed before the next step; one that has ended stays as it is."""
         sequence.is_cancelled = True
 
-    def close(self, drain_s: float = 0.0) -> None:
-        """Take no more sequences, give those that there are some time to end, cancel the rest, and end the thread."""
-        deadline = time.monotonic() + drain_s
+    def close(self) -> None:
+        """Take no more sequences, cancel those that there are, and end the thread."""
         with self._changed:
             self._is_closing = True
-            self._changed.notify()
-        self._thread.join(max(deadline - time.monotonic(), 0))
-        with self._changed:
             for sequence in (*self._waiting, *self._running):
                 sequence.is_cancelled = True
             self._changed.notify()

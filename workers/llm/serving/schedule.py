@@ -82,7 +82,7 @@ def decide(
     admitted = tuple(_admissible(waiting, len(running), free_blocks, capacity, bool(costs.tokens("extend"))))
     if admitted:
         return Step(admitted=admitted)  # which of them begin as others do is known only then
-    return Step(calls=(*_prompt_calls(running, capacity, costs), *_decode_calls(running, costs)))
+    return Step(calls=tuple(_calls(running, capacity, costs)))
 
 
 def _lacks_block(sequence: TokenSequence, capacity: Capacity) -> bool:
@@ -106,17 +106,22 @@ def _admissible(
         rows, free_blocks = rows + 1, free_blocks - needed
 
 
-def _prompt_calls(running: Sequence[TokenSequence], capacity: Capacity, costs: CallCosts) -> Iterable[Call]:
-    tokens = 0
+def _calls(running: Sequence[TokenSequence], capacity: Capacity, costs: CallCosts) -> Iterable[Call]:
+    """Yield calls that take prompts, up to the tokens of a step, then those that decode all other rows."""
+    tokens, is_full = 0, False
     chosen: dict[str, list[tuple[TokenSequence, int]]] = {}
+    decoded: list[tuple[TokenSequence, int]] = []
     for sequence in running:
-        if work := _prompt_work(sequence, costs):
-            kind, count = work
-            if tokens and tokens + count > capacity.step_tokens:
-                break  # a shorter one that came later waits, too
+        work = _prompt_work(sequence, costs)
+        if work is None:
+            decoded.append((sequence, 1))
+            continue
+        kind, count = work
+        is_full = is_full or (bool(tokens) and tokens + count > capacity.step_tokens)
+        if not is_full:  # then a shorter one that came later waits, too
             tokens += count
             chosen.setdefault(kind, []).append((sequence, count))
-    for kind, rows in chosen.items():
+    for kind, rows in (*chosen.items(), ("decode", decoded)):
         yield from _covering_calls(kind, rows, costs)
 
 
@@ -129,11 +134,6 @@ def _prompt_work(sequence: TokenSequence, costs: CallCosts) -> tuple[str, int] |
     if sequence.pending > 1:
         return "extend", min(sequence.pending, costs.tokens("extend"))
     return None
-
-
-def _decode_calls(running: Sequence[TokenSequence], costs: CallCosts) -> Iterable[Call]:
-    rows = [(sequence, 1) for sequence in running if not _prompt_work(sequence, costs)]
-    yield from _covering_calls("decode", rows, costs)
 
 
 def _covering_calls(kind: str, rows: list[tuple[TokenSequence, int]], costs: CallCosts) -> Iterable[Call]:

@@ -57,7 +57,6 @@ class TokenSequence:
     is_scored: bool = False  #: log probabilities of its prompt are wanted
     take: Callable[[Output], None] = lambda output: None  #: gets each output, in the caller's own thread
     number: int = 0  #: in the order of arrival
-    arrived_s: float = 0.0  #: monotonic
     tokens: list[int] = field(default_factory=list)  #: prompt and generated ones
     cached: int = 0  #: the first of `tokens` whose keys and values are in the cache
     blocks: list[int] = field(default_factory=list)  #: of the cache, first to last
