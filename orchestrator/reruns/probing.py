@@ -33,6 +33,7 @@ from orchestrator.reruns.predicates import (
 )
 from orchestrator.reruns.verification import pin_of, toolchain_problem
 from orchestrator.submission.preparation import store_job
+from orchestrator.submission.single_variant import spec_of_variant
 
 MIN_ROUNDS = 4  #: an interval of fewer says little
 MAX_PROBE_AGE = timedelta(days=1)  #: up to which an interrupted bisection's probes are used again
@@ -101,26 +102,8 @@ def chosen_variant(spec: JobSpec, model: Model, name: str | None) -> Variant:
 
 def probe_spec(request: BisectionRequest, toolchains: Sequence[str], name: str) -> JobSpec:
     """Return the job with only the variant, under these toolchains, and only the stages that are needed."""
-    variant = request.variant
-    fields = request.spec.model_dump(mode="json")
-    variants = {
-        **variant.axes,
-        "flags": {variant.flags: fields["variants"]["flags"].get(variant.flags, [])},
-        "env": {variant.env: fields["variants"]["env"].get(variant.env, {})},
-        "target": variant.target,
-        "toolchain": list(toolchains),
-    }
-    benchmark = {**fields["benchmark"], "on": "any"}
-    model = request.model.text
-    changes = {
-        "model": [model],
-        "name": name,
-        "stages": request.stages,
-        "variants": variants,
-        "benchmark": benchmark,
-        "gate": None,
-    }
-    return JobSpec.model_validate({**fields, **changes})
+    variants = {"toolchain": list(toolchains)}
+    return spec_of_variant(request.spec, request.variant, request.model, request.stages, name=name, variants=variants)
 
 
 def probe_plan(request: BisectionRequest, spec: JobSpec, pin: Pin | None) -> Plan:

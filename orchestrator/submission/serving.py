@@ -15,6 +15,7 @@ from jobs.stages import STAGES
 from jobs.stages.base import Model
 from jobs.variants import KvCache, Variant
 from orchestrator.context import Context
+from orchestrator.submission.single_variant import spec_of_variant
 from orchestrator.toolchains import site_toolchains
 
 SERVER = "server"
@@ -64,25 +65,15 @@ def _variant_of(spec: JobSpec, model: Model, name: str, target: str | None) -> V
 
 def _spec_of(spec: JobSpec, variant: Variant, model: Model, settings: Mapping[str, Any]) -> JobSpec:
     """Return the job file with the variant alone, and with the stages that its server needs."""
-    fields = spec.model_dump(mode="json")
-    needed = {"quantize", *STAGES[SERVER].needs} & (set(spec.stages) | set(STAGES[SERVER].needs))
-    return JobSpec.model_validate(
-        {
-            **fields,
-            "name": f"serve {variant.name}",
-            "model": [model.text],
-            "stages": [*(name for name in STAGES if name in needed), SERVER],
-            "variants": {
-                **variant.axes,
-                "flags": {variant.flags: fields["variants"]["flags"].get(variant.flags, [])},
-                "env": {variant.env: fields["variants"]["env"].get(variant.env, {})},
-                "target": variant.target,
-            },
-            "benchmark": {**fields["benchmark"], "on": "any"},
-            "serve": {**fields["serve"], **settings},
-            "gate": None,
-            "timeout": limits.MAX_TIMEOUT_S,
-        }
+    needed = {*STAGES[SERVER].needs, *({"quantize"} & set(spec.stages)), SERVER}
+    return spec_of_variant(
+        spec,
+        variant,
+        model,
+        [name for name in STAGES if name in needed],
+        name=f"serve {variant.name}",
+        serve={**spec.serve.model_dump(mode="json"), **settings},
+        timeout=limits.MAX_TIMEOUT_S,
     )
 
 

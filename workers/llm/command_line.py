@@ -114,6 +114,17 @@ def peak_rss_bytes() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file that appears under its name only when it is complete; an OSError names the file."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with os_errors_naming(path):
+            partial.write_text(text)
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON; an OSError names the file."""
     with os_errors_naming(path):

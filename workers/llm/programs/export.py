@@ -26,6 +26,7 @@ from workers.llm.command_line import (
     peak_rss_bytes,
     positive_int,
     run,
+    write_text,
 )
 from workers.llm.export.assembly import ProgramAssembler
 from workers.llm.export.entry_points import EntryPoint, ServingSizes, entry_points, in_order, serving_entry_points
@@ -268,17 +269,6 @@ def write_config(request: ExportRequest, quantized: QuantizedLayout | None, fold
             with os_errors_naming(path):
                 np.save(path, request.cache.block_table(entry.batch, entry.context or request.cache.capacity))
     write_text(folder / "config.json", json.dumps(config, indent=1))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file that appears under its name only when it is complete."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with os_errors_naming(path):
-            partial.write_text(text)
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

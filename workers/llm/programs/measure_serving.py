@@ -13,7 +13,7 @@ from pathlib import Path
 from workers.llm.command_line import add_model_arguments, parse_overrides, run, write_json
 from workers.llm.models.model_source import load_model
 from workers.llm.programs.invoke import add_program_arguments
-from workers.llm.programs.serve import KEY_VARIABLE
+from workers.llm.programs.serve import KEY_VARIABLE, server_command
 from workers.llm.runtime.iree_session import read_program
 from workers.llm.serving_load.measuring import RunningServer, add_load_arguments, check_and_measure
 from workers.llm.serving_load.server_process import announced_url, running_server
@@ -30,7 +30,8 @@ def main() -> None:
     largest = max(entry["batch"] for entry in program["entry_points"] if entry["kind"] == "decode")
     key = secrets.token_urlsafe(24)  # other users of the machine reach loopback, too
     READY.unlink(missing_ok=True)
-    with running_server(command(args, model.source.name), {KEY_VARIABLE: key}, lambda: announced_url(READY)) as url:
+    command = [*server_command(args, args.device, model.source.name), f"--ready={READY}"]
+    with running_server(command, {KEY_VARIABLE: key}, lambda: announced_url(READY)) as url:
         server = RunningServer(url, key, largest, max(program["prompt_tokens"]), program["cache_length"])
         report = check_and_measure(args, model, server)
     write_json(REPORT, report)
@@ -45,17 +46,6 @@ def parse_arguments() -> argparse.Namespace:
     add_program_arguments(parser)
     add_load_arguments(parser)
     return parser.parse_args()
-
-
-def command(args: argparse.Namespace, name: str) -> list[str]:
-    """Return the server's arguments of python."""
-    return [
-        *("-m", "workers.llm.programs.serve", f"--model={args.model}", f"--program={args.program}"),
-        *(f"--module={args.module}", *(f"--device={uri}" for uri in args.device), f"--name={name}"),
-        *([f"--revision={args.revision}"] if args.revision else []),
-        *(f"--override={item}" for item in args.override),
-        f"--ready={READY}",
-    ]
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ requests end for some seconds, then end the server. With HALOCTL_SERVE_KEY set, 
 import argparse
 import asyncio
 import ipaddress
+import json
 import os
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from workers.llm.command_line import (
     parse_overrides,
     positive_int,
     run,
-    write_json,
+    write_text,
 )
 from workers.llm.models.model_source import load_model
 from workers.llm.programs.invoke import add_program_arguments
@@ -39,10 +41,8 @@ KEY_VARIABLE = "HALOCTL_SERVE_KEY"
 def main() -> None:
     """Serve until a signal."""
     args = parse_arguments()
-    try:
+    with packages_for_serving():
         from workers.llm.serving.http_server import serve
-    except ModuleNotFoundError as problem:
-        raise BadInput(f"serving needs the package {problem.name}: pip install 'haloctl[serve]'") from None
     listening = listen(args.host, args.port, has_key=KEY_VARIABLE in os.environ)
     try:
         serve(listening, lambda *hooks: load(args, *hooks), lambda: announce(listening, args.ready))
@@ -69,6 +69,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the model in the API")
     parser.add_argument("--max-waiting", type=positive_int, default=1024, help="requests that may wait for room")
     parser.add_argument("--ready", type=Path, help="a file that is written once the server answers: its address")
+
+
+@contextmanager
+def packages_for_serving() -> Iterator[None]:
+    """A context that imports what serves. Raises BadInput with what to install where a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as problem:
+        raise BadInput(f"serving needs the package {problem.name}: pip install 'haloctl[serve]'") from None
+
+
+def server_command(args: argparse.Namespace, devices: Sequence[str], name: str | None) -> list[str]:
+    """Return the arguments of python that serve the same program on these devices, at any port that is free."""
+    return [
+        *("-m", "workers.llm.programs.serve", f"--model={args.model}", f"--program={args.program}"),
+        *(f"--module={args.module}", *(f"--device={uri}" for uri in devices)),
+        *([f"--name={name}"] if name else []),
+        *([f"--revision={args.revision}"] if args.revision else []),
+        *(f"--override={item}" for item in args.override),
+    ]
 
 
 def listen(host: str, port: int, *, has_key: bool) -> socket.socket:
@@ -111,9 +131,7 @@ def announce(listening: socket.socket, ready: Path | None) -> None:
     facts: dict[str, Any] = {"url": url, "pid": os.getpid()}
     print(f"serving at {url}", flush=True)
     if ready:
-        partial = ready.with_name(f"{ready.name}.partial")
-        write_json(partial, facts)
-        partial.replace(ready)
+        write_text(ready, json.dumps(facts))
 
 
 if __name__ == "__main__":

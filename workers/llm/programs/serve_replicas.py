@@ -13,20 +13,30 @@ import socket
 from pathlib import Path
 
 from workers.llm.command_line import BadInput, positive_int, run
-from workers.llm.programs.serve import KEY_VARIABLE, add_arguments, announce, listen
+from workers.llm.programs.serve import (
+    KEY_VARIABLE,
+    add_arguments,
+    announce,
+    listen,
+    packages_for_serving,
+    server_command,
+)
 
 
 def main() -> None:
     """Serve until a signal."""
     args = parse_arguments()
-    try:
+    with packages_for_serving():
         from workers.llm.serving.proxy import run_proxy
         from workers.llm.serving.replicas import Replica
-    except ModuleNotFoundError as problem:
-        raise BadInput(f"serving needs the package {problem.name}: pip install 'haloctl[serve]'") from None
     listening = listen(args.host, args.port, has_key=KEY_VARIABLE in os.environ)
+    options = [f"--max-waiting={args.max_waiting}"]
     replicas = [
-        Replica(number, command_of(args, devices), Path(f"replica{number}.json").absolute())
+        Replica(
+            number,
+            [*server_command(args, devices, args.name), *options],
+            Path(f"replica{number}.json").absolute(),
+        )
         for number, devices in enumerate(shares(args.device, args.replicas))
     ]
 
@@ -64,18 +74,6 @@ def shares(devices: list[str], replicas: int) -> list[list[str]]:
         raise BadInput(f"{len(devices)} devices are no even share for {replicas} replicas")
     size = len(devices) // replicas
     return [devices[start : start + size] for start in range(0, len(devices), size)]
-
-
-def command_of(args: argparse.Namespace, devices: list[str]) -> list[str]:
-    """Return the arguments of python for a replica."""
-    return [
-        *("-m", "workers.llm.programs.serve", f"--model={args.model}", f"--program={args.program}"),
-        *(f"--module={args.module}", *(f"--device={uri}" for uri in devices), "--port=0"),
-        *([f"--name={args.name}"] if args.name else []),
-        *([f"--revision={args.revision}"] if args.revision else []),
-        *(f"--override={item}" for item in args.override),
-        f"--max-waiting={args.max_waiting}",
-    ]
 
 
 if __name__ == "__main__":
