@@ -21,7 +21,7 @@ compile() {
         --output-file "$whole" pyproject.toml - "$@"
 }
 
-compile --extra postgres --extra serve
+compile --extra postgres --extra serve --extra web
 split infra/requirements/base.txt >infra/requirements/torch.txt
-compile --extra postgres --extra serve --extra dev
+compile --extra postgres --extra serve --extra web --extra dev
 split infra/requirements/dev.txt >/dev/null

@@ -76,7 +76,7 @@ def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
     """
     if text.startswith(SHAPE_PREFIX):
         return _shape(text)
-    if text.startswith(("/", ".", "~")):
+    if is_path(text):
         folder = resolve_path(text, relative_to or Path.cwd())
         if folder.name.endswith(PROGRAM_ENDINGS) and not folder.is_dir():
             return _program(folder)
@@ -95,6 +95,11 @@ def resolve(text: str, relative_to: Path | None = None) -> ModelSource:
     raise ValueError(
         f"no model is called {shorten(text)!r}: give one of {known}, a folder (with a leading ./ or /) or a hub id"
     )
+
+
+def is_path(text: str) -> bool:
+    """Return whether a model is named by its path."""
+    return text.startswith(("/", ".", "~"))
 
 
 def _program(file: Path) -> ModelSource:

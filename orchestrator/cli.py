@@ -42,6 +42,7 @@ COMMANDS = {
     "bisect": "reruns.bisect",
     "head": "site.head",
     "node": "site.node",
+    "web": "site.web",
 }
 
 #: Groups of commands, listed after the others: the module of each, whose `app` it is.

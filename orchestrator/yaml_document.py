@@ -126,8 +126,20 @@ def read(path: Path) -> YamlDocument:
     """Read and parse a YAML file; raises JobFileError."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise JobFileError(str(path), None, "", f"is larger than {MAX_BYTES >> 10} KiB: give a job file")
-        loader = _Loader(path.read_text(encoding="utf-8"))
+            raise _too_large(path)
+        return parse(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise JobFileError(str(path), None, "", f"is not YAML: {error}") from error
+    except OSError as error:
+        raise JobFileError(str(path), None, "", f"can't be read: {error.strerror}") from error
+
+
+def parse(text: str, path: Path) -> YamlDocument:
+    """Parse a text in YAML; `path` stands for it in errors, and for its folder. Raises JobFileError."""
+    if len(text) > MAX_BYTES:
+        raise _too_large(path)
+    try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         lines = dict(_lines(path, node, ()))
         return YamlDocument(path, None if node is None else loader.construct_document(node), lines)
@@ -138,8 +150,10 @@ def read(path: Path) -> YamlDocument:
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise JobFileError(str(path), None, "", f"is not YAML: {first}") from error
-    except OSError as error:
-        raise JobFileError(str(path), None, "", f"can't be read: {error.strerror}") from error
+
+
+def _too_large(path: Path) -> JobFileError:
+    return JobFileError(str(path), None, "", f"is larger than {MAX_BYTES >> 10} KiB: give a job file")
 
 
 def _line(error: yaml.MarkedYAMLError) -> int | None:

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select
 
 from db.connection.engine import Database
 from db.schema import ids, tables
@@ -18,6 +18,7 @@ from db.writes.logs import log_chunks as log_chunks
 from db.writes.terms import Term as Term
 from db.writes.terms import is_led_by_heads as is_led_by_heads
 from db.writes.terms import leader as leader
+from jobs.errors import NotFound
 from jobs.state import ACTIVE, OPEN, Failure, FailureKind, JobState, TaskState, job_state
 from jobs.task import Artifact, Command, Device, Place, Process
 
@@ -120,14 +121,31 @@ class EventRow:
     detail: str
 
 
-def jobs(database: Database, limit: int | None = None, toolchain: str | None = None) -> list[JobRow]:
-    """Return the latest jobs, newest first; with `toolchain`, a name or a pattern, those with variants that use it."""
+def jobs(
+    database: Database, limit: int | None = None, toolchain: str | None = None, after: str | None = None
+) -> list[JobRow]:
+    """Return the latest jobs, newest first.
+
+    With `toolchain`, a name or a pattern, those with variants that use it; with `after`, a job's whole id, those that
+    follow it in this order. Raises NotFound for a job that there is not.
+    """
     columns, cells = tables.jobs.c, tables.cells.c
     newest = select(columns.id).order_by(columns.submitted_at.desc(), columns.id).limit(limit)
     with database.reading() as connection:
+        if after is not None:
+            newest = newest.where(_follows(connection, after))
         if wanted := matching(connection, cells.toolchain, toolchain):
             newest = newest.where(select(cells.job).where(cells.job == columns.id, *wanted).exists())
         return _job_rows(connection, columns.id.in_(newest))
+
+
+def _follows(connection: Connection, job_id: str) -> ColumnElement[bool]:
+    """Return the condition that a job follows another in the order of `jobs`."""
+    columns = tables.jobs.c
+    at = connection.scalar(select(columns.submitted_at).where(columns.id == job_id))
+    if at is None:
+        raise NotFound("job", job_id)
+    return or_(columns.submitted_at < at, and_(columns.submitted_at == at, columns.id > job_id))
 
 
 def job(database: Database, prefix: str) -> JobRow:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, or_, select
 
 from db.connection.engine import Database
 from db.schema import tables
 from db.schema.filters import matching
 from db.schema.ids import find_job
 from db.schema.values import axes_of, devices_of
+from jobs.errors import NotFound
 from jobs.task import Device
 from jobs.variants import AXES, Axes
 
@@ -20,6 +21,8 @@ from jobs.variants import AXES, Axes
 class ResultRow(Axes):
     """One measurement of one variant, with its conditions; `toolchain` is that of its task."""
 
+    id: int
+    position: int  #: of the variant among those that the measurement counts for
     job: str
     task: str
     attempt: str
@@ -68,15 +71,18 @@ def results(
     metric: str | None = None,
     since: datetime | None = None,
     limit: int | None = None,
+    after: tuple[int, int] | None = None,
 ) -> list[ResultRow]:
     """Return measurements, newest first: of every attempt, or with `job` those that its tasks made or reuse.
 
-    There is a row for each variant that a measurement counts for, and `limit` counts rows.
+    There is a row for each variant that a measurement counts for, and `limit` counts rows. With `after`, the id and
+    position of a row, those that follow it.
     """
     columns = tables.measurements.c
     query = (
         _made(tables.measurements, job)
         .add_columns(
+            tables.cells.c.position,
             tables.cells.c.variant,
             *(tables.cells.c[name] for name in AXES if name != "toolchain"),
             tables.cells.c.model,
@@ -91,6 +97,9 @@ def results(
     )
     if since is not None:
         query = query.where(tables.attempts.c.ended_at >= since)
+    if after is not None:
+        last, position = after
+        query = query.where(columns.id <= last, or_(columns.id < last, tables.cells.c.position > position))
     with database.reading() as connection:
         wanted = [
             *matching(connection, columns.metric, metric),
@@ -111,8 +120,12 @@ def artifacts(
     target: str | None = None,
     kind: str | None = None,
     limit: int | None = None,
+    after: tuple[str, str] | None = None,
 ) -> list[ArtifactRow]:
-    """Return artifacts, newest first, with `job` as for `results`; one row each, however many variants it serves."""
+    """Return artifacts, newest first, with `job` as for `results`; one row each, however many variants it serves.
+
+    With `after`, the attempt and name of an artifact, those that follow it. Raises NotFound for one that there is not.
+    """
     columns = tables.artifacts.c
     query = (
         _made(tables.artifacts, job)
@@ -126,7 +139,19 @@ def artifacts(
         fits = [*matching(connection, cells.variant, variant), *matching(connection, cells.model, model)]
         if fits:
             wanted.append(tables.tasks.c.id.in_(select(tables.cells.c.task).where(*fits)))
+        if after is not None:
+            wanted.append(_follows(connection, *after))
         return [_artifact_row(row) for row in connection.execute(query.where(*wanted))]
+
+
+def _follows(connection: Connection, attempt: str, name: str) -> ColumnElement[bool]:
+    """Return the condition that an artifact follows another in the order of `artifacts`."""
+    columns, ended_at = tables.artifacts.c, tables.attempts.c.ended_at
+    at = connection.scalar(select(ended_at).where(tables.attempts.c.id == attempt))
+    if at is None:
+        raise NotFound("artifact", f"{attempt}/{name}")
+    same_attempt = and_(columns.attempt == attempt, columns.name > name)
+    return or_(ended_at < at, and_(ended_at == at, or_(columns.attempt > attempt, same_attempt)))
 
 
 def _made(what: Table, job: str | None) -> Select[Any]:
@@ -158,6 +183,8 @@ def _matching_task(connection: Connection, job: str | None, target: str | None) 
 
 def _result_row(row: Any) -> ResultRow:
     return ResultRow(
+        id=row.id,
+        position=row.position,
         job=row.job,
         task=row.task,
         attempt=row.attempt,

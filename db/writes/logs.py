@@ -57,10 +57,10 @@ def _running(connection: Connection, attempts: Sequence[str]) -> set[str]:
     return running
 
 
-def log_chunks(database: Database, attempt: str, after_offset: int = -1) -> list[LogChunk]:
+def log_chunks(database: Database, attempt: str, after_offset: int = -1, limit: int | None = None) -> list[LogChunk]:
     """Return the fetched parts of a log that begin after an offset, in order."""
     columns = tables.log_chunks.c
     query = select(tables.log_chunks).where(columns.attempt == attempt, columns.offset > after_offset)
     with database.reading() as connection:
-        rows = connection.execute(query.order_by(columns.offset))
+        rows = connection.execute(query.order_by(columns.offset).limit(limit))
         return [LogChunk(row.attempt, row.offset, row.text) for row in rows]

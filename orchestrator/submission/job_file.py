@@ -13,10 +13,11 @@ from jobs.input_files import InputFile
 from jobs.job_file.files import with_files
 from jobs.job_file.job_checks import job_problem
 from jobs.job_file.spec import JobSpec
-from jobs.models import ModelSource, resolve, resolve_path, shorten
+from jobs.models import ModelSource, is_path, resolve, resolve_path, shorten
 from jobs.problems import Key, Problem
 from jobs.toolchain_table import TOOLCHAINS
 from jobs.toolchains import ToolchainSpec
+from orchestrator.submission.readable_folders import ANYWHERE, ReadableFolders
 from orchestrator.yaml_document import YamlDocument, as_clause, read
 
 RECIPES = Path(jobs.__file__).parent / "recipes"
@@ -57,7 +58,11 @@ def find(name: str) -> Path:
 
 def load(name: str, toolchains: Mapping[str, ToolchainSpec] = TOOLCHAINS) -> JobFile:
     """Read, check and complete a job file; paths in it are relative to its folder. Raises JobFileError."""
-    document = read(find(name))
+    return check(read(find(name)), ANYWHERE, toolchains)
+
+
+def check(document: YamlDocument, readable: ReadableFolders, toolchains: Mapping[str, ToolchainSpec]) -> JobFile:
+    """Check and complete a document that is a job file. Raises JobFileError."""
     if not isinstance(document.value, dict):
         raise document.error((), "should be a mapping of keys such as name, model and variants")
     try:
@@ -66,14 +71,16 @@ def load(name: str, toolchains: Mapping[str, ToolchainSpec] = TOOLCHAINS) -> Job
         raise _first_error(document, error) from error
     if problem := job_problem(spec, toolchains):
         raise document.error_about(problem)
-    return JobFile(document, _with_absolute_paths(document, spec), _sources(document, spec))
+    return JobFile(document, _with_absolute_paths(document, spec, readable), _sources(document, spec, readable))
 
 
-def _sources(document: YamlDocument, spec: JobSpec) -> tuple[ModelSource, ...]:
+def _sources(document: YamlDocument, spec: JobSpec, readable: ReadableFolders) -> tuple[ModelSource, ...]:
     """Return the job's models; refuses two of the same name, and exclusions of a model that the job does not have."""
     sources: dict[str, ModelSource] = {}
     for index, text in enumerate(spec.model):
         try:
+            if is_path(text):
+                readable.expect(text)
             source = resolve(text, document.path.parent)
         except ValueError as error:
             raise document.error(("model", index), str(error)) from error
@@ -88,11 +95,12 @@ def _sources(document: YamlDocument, spec: JobSpec) -> tuple[ModelSource, ...]:
     return tuple(sources.values())
 
 
-def _with_absolute_paths(document: YamlDocument, spec: JobSpec) -> JobSpec:
+def _with_absolute_paths(document: YamlDocument, spec: JobSpec, readable: ReadableFolders) -> JobSpec:
     """Return the spec with the absolute path of each file that it names; refuses a file that does not exist."""
 
     def absolute(key: Key, file: InputFile) -> InputFile:
         try:
+            readable.expect(file.path)
             path = resolve_path(file.path, document.path.parent)
         except ValueError as error:
             raise document.error(key, str(error)) from error

@@ -26,13 +26,17 @@ from jobs.stages.base import Model
 from jobs.task import Node
 from jobs.toolchains import Toolchain, ToolchainSpec
 from jobs.variants import BenchmarkPlacement
-from orchestrator import known_nodes
+from orchestrator import known_nodes, yaml_document
 from orchestrator.settings import Settings
 from orchestrator.submission import job_file, model_check
 from orchestrator.submission.job_file import JobFile
+from orchestrator.submission.readable_folders import ReadableFolders
+from orchestrator.submission.submit_options import ALL_OUTPUTS, NO_OPTIONS, CacheOptions, SubmitOptions
 from orchestrator.toolchains import site_toolchains
 from workers.inputs.content_digests import ContentDigests, Unsteady
 from workers.toolchain_probe import probe_toolchain
+
+PASTED = Path("job file")  #: stands for a job file that came as a text
 
 
 @dataclass(frozen=True)
@@ -45,20 +49,23 @@ class PreparedJob:
     toolchain: Toolchain  #: the default one
 
 
-@dataclass(frozen=True)
-class SubmitOptions:
-    """The options of the command line that replace values of the job file."""
-
-    priority: int | None = None
-    on: BenchmarkPlacement | None = None
-    on_option: str = ""  #: the option that set `on`
-    start: str | None = None  #: the stage that runs again, with the stages that follow it
-
-
-def prepare(name: str, settings: Settings, options: SubmitOptions = SubmitOptions()) -> PreparedJob:
+def prepare(name: str, settings: Settings, options: SubmitOptions = NO_OPTIONS) -> PreparedJob:
     """Read a job file or recipe, check its models and plan it. Raises UserError for anything that can't work."""
     toolchains = site_toolchains.read_toolchains(settings)
-    file = with_options(job_file.load(name, toolchains), options, toolchains)
+    return _prepare(job_file.load(name, toolchains), settings, options, toolchains)
+
+
+def prepare_text(text: str, readable: ReadableFolders, settings: Settings, options: SubmitOptions) -> PreparedJob:
+    """Do what `prepare` does with the text of a job file, which may name files in readable folders alone."""
+    toolchains = site_toolchains.read_toolchains(settings)
+    document = yaml_document.parse(text, PASTED)
+    return _prepare(job_file.check(document, readable, toolchains), settings, options, toolchains)
+
+
+def _prepare(
+    file: JobFile, settings: Settings, options: SubmitOptions, toolchains: Mapping[str, ToolchainSpec]
+) -> PreparedJob:
+    file = with_options(file, options, toolchains)
     nodes = _nodes(file, options)
     toolchain = probe_toolchain(settings.cache)
     problems = [flags_problem(file.spec, settings.compiler_flags), program_problem(file.spec, file.sources)]
@@ -146,9 +153,7 @@ def run_again_from(start: str, planned: Plan) -> Plan:
     return replace(planned, tasks=tuple(replace(task, is_fresh=task.stage in again) for task in planned.tasks))
 
 
-def store_job(
-    store: Store, spec: JobSpec, model: Model, planned: Plan, *, reuse: bool = True, reuse_measurements: bool = False
-) -> str:
+def store_job(store: Store, spec: JobSpec, model: Model, planned: Plan, cached: CacheOptions = ALL_OUTPUTS) -> str:
     """Store a job; return its id."""
     return store.submit(
         Submission(
@@ -158,8 +163,8 @@ def store_job(
             model=model,
             submitted_by=current_actor(),
             timeout_s=spec.timeout,
-            reuse=reuse,
-            reuse_measurements=reuse_measurements,
+            reuse=cached.reuse,
+            reuse_measurements=cached.reuse_measurements,
             priority=spec.priority,
             job_timeout_s=spec.job_timeout,
         )

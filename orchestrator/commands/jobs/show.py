@@ -23,34 +23,31 @@ def _show_job(context: "Context", name: str, *, json: bool) -> None:
     from db.reads import reports
     from db.reads.user_requests import user_requests
     from orchestrator import output
+    from orchestrator.answers import jobs
     from orchestrator.views import rows
 
-    job = reports.job(context.database, name)
-    requests = user_requests(context.database, job.id)
-    tasks = [rows.task_to_json(task) for task in reports.tasks(context.database, job.id)]
     if json:
-        spec = reports.job_spec(context.database, job.id)
-        about = {"spec": spec, "requests": rows.requests_to_json(requests), "tasks": tasks}
-        output.print_json(rows.job_to_json(job) | about)
+        output.print_json(jobs.show_job(context.database, name))
         return
-    for line in rows.format_job(job, requests):
+    job = reports.job(context.database, name)
+    for line in rows.format_job(job, user_requests(context.database, job.id)):
         output.print_line(line)
-    output.print_table(rows.build_task_table(tasks))
+    output.print_table(
+        rows.build_task_table([rows.task_to_json(task) for task in reports.tasks(context.database, job.id)])
+    )
 
 
 def _show_task(context: "Context", name: str, *, json: bool) -> None:
     from db.reads import reports
     from db.reads.user_requests import user_requests
     from orchestrator import output
+    from orchestrator.answers import jobs
     from orchestrator.views import rows
 
-    task = reports.task(context.database, name)
-    attempts = reports.attempts(context.database, task.cached_from or task.id)
-    attempts_json = [rows.attempt_to_json(attempt) for attempt in attempts]
-    requests = user_requests(context.database, task.job, task.id)
     if json:
-        about = {"requests": rows.requests_to_json(requests), "attempts": attempts_json}
-        output.print_json(rows.task_to_json(task) | about)
+        output.print_json(jobs.show_task(context.database, name))
         return
-    for line in rows.format_task(task, attempts_json, requests):
+    task = reports.task(context.database, name)
+    requests = user_requests(context.database, task.job, task.id)
+    for line in rows.format_task(task, jobs.attempts_of(context.database, task), requests):
         output.print_line(line)

@@ -7,9 +7,7 @@ import typer
 from orchestrator.commands import options
 
 if TYPE_CHECKING:
-    from orchestrator.submission import preparation
-
-EACH = "each"
+    from orchestrator.submission import preparation, submit_options
 
 
 def submit(
@@ -34,10 +32,10 @@ def submit(
         typer.Option("--priority", help="Overrides the job file's; higher runs first.", min=-1000, max=1000),
     ] = None,
     nodes: Annotated[
-        str | None, typer.Option("--nodes", help="`each`: run the benchmark on every node.", metavar=EACH)
+        str | None, typer.Option("--nodes", help="`each`: run the benchmark on every node.", metavar="each")
     ] = None,
     devices: Annotated[
-        str | None, typer.Option("--devices", help="`each`: run the benchmark on every GPU.", metavar=EACH)
+        str | None, typer.Option("--devices", help="`each`: run the benchmark on every GPU.", metavar="each")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -46,22 +44,22 @@ def submit(
     Its variants and stages become tasks; a task that two variants share runs once.
     """
     from contextlib import nullcontext, suppress
-    from dataclasses import replace
 
     from jobs.errors import StorageUnusable
     from orchestrator import output
     from orchestrator.settings import from_environment, make_data_folder
     from orchestrator.submission import plan_text, preparation
+    from orchestrator.submission.submit_options import parse_cache_options, parse_options
 
     settings = from_environment()
     with suppress(StorageUnusable) if dry_run else nullcontext():  # a plan needs no cache folder
         make_data_folder(settings)
-    _check_cache_options(cache=cache, start=start, reuse_measurements=reuse_measurements)
-    prepared = preparation.prepare(file, settings, replace(_overrides(priority, nodes, devices), start=start))
+    cached = parse_cache_options(cache=cache, start=start, reuse_measurements=reuse_measurements)
+    prepared = preparation.prepare(file, settings, parse_options(priority, nodes, devices, start))
     if not dry_run:
         if wait:
             output.warn_of_held_back_variables()
-        _submit(prepared, wait=wait, reuse=cache, reuse_measurements=reuse_measurements, json=json)
+        _submit(prepared, cached, wait=wait, json=json)
     elif json:
         output.print_json(plan_text.dry_run_json(prepared))
     else:
@@ -69,35 +67,8 @@ def submit(
             output.print_line(line)
 
 
-def _check_cache_options(*, cache: bool, start: str | None, reuse_measurements: bool) -> None:
-    """Raise BadSetting for options that contradict each other: measurements are late stages, so --from covers them."""
-    from jobs.errors import BadSetting
-
-    options_given = {"--no-cache": not cache, "--from": start is not None, "--reuse-measurements": reuse_measurements}
-    names = [name for name, is_given in options_given.items() if is_given]
-    if len(names) > 1:
-        raise BadSetting(", ".join(names), "choose one: what runs again is not taken from the cache")
-
-
-def _overrides(priority: int | None, nodes: str | None, devices: str | None) -> "preparation.SubmitOptions":
-    from jobs.errors import BadSetting
-    from jobs.variants import BenchmarkPlacement
-    from orchestrator.submission.preparation import SubmitOptions
-
-    words = {name: word for name, word in (("--nodes", nodes), ("--devices", devices)) if word is not None}
-    for name, word in words.items():
-        if word != EACH:
-            raise BadSetting(name, f"should be {EACH}, not {word!r}")
-    if len(words) > 1:
-        raise BadSetting("--nodes, --devices", "choose one: --devices covers every node")
-    if nodes:
-        return SubmitOptions(priority, BenchmarkPlacement.EACH_NODE, "--nodes each")
-    on = BenchmarkPlacement.EACH_DEVICE if devices else None
-    return SubmitOptions(priority, on, "--devices each")
-
-
 def _submit(
-    prepared: "preparation.PreparedJob", *, wait: bool, reuse: bool, reuse_measurements: bool, json: bool
+    prepared: "preparation.PreparedJob", cached: "submit_options.CacheOptions", *, wait: bool, json: bool
 ) -> None:
     from orchestrator import output
     from orchestrator.context import open_context
@@ -105,14 +76,7 @@ def _submit(
     from orchestrator.submission import plan_text, preparation
 
     with open_context() as context:
-        job = preparation.store_job(
-            context.store,
-            prepared.spec,
-            prepared.model,
-            prepared.plan,
-            reuse=reuse,
-            reuse_measurements=reuse_measurements,
-        )
+        job = preparation.store_job(context.store, prepared.spec, prepared.model, prepared.plan, cached)
         if wait:
             output.print_message(f"job {job}: {plan_text.format_extent(prepared.plan)}")
             waiting.wait_for(context, job, json=json, timeout_s=None, cancels_when_interrupted=True)

@@ -8,9 +8,7 @@ import typer
 from orchestrator.commands import options
 
 if TYPE_CHECKING:
-    from jobs.task import Artifact
     from orchestrator.context import Context
-    from workers.artifacts import ArtifactStore
 
 SCRIPT, MANIFEST, PROGRAMS = "reproduce.sh", "manifest.json", "programs"
 
@@ -54,35 +52,18 @@ def reproduce(
 
 
 def _manifest(context: "Context", name: str, *, links: bool) -> dict[str, Any]:
-    from db.reads import reports
-    from db.writes import toolchains
     from orchestrator import output
-    from orchestrator.reruns import reproduction
+    from orchestrator.reruns.stored_manifest import manifest_of
     from orchestrator.views.attempt_lookup import find_attempt
-    from workers.environment import packages_root
 
     attempt = find_attempt(context, name)
-    task = reports.task(context.database, attempt.task)
-    store = context.artifacts
-    lock = toolchains.of_digest(context.database, attempt.lock) if attempt.lock else None
-    for artifact in store.missing(artifact for artifacts in attempt.inputs.values() for artifact in artifacts):
+    for artifact in context.artifacts.missing(
+        artifact for artifacts in attempt.inputs.values() for artifact in artifacts
+    ):
         output.print_message(f"warning: {artifact.name} ({artifact.sha256}) is missing from the artifact store")
-    manifest = reproduction.manifest(
-        attempt,
-        task,
-        lock.lock if lock else None,
-        lambda artifact: _locate(store, artifact, links=links),
-        str(packages_root()),
-    )
+    manifest = manifest_of(context, attempt, links=links)
     _warn_of_changed_programs(context, attempt.id, manifest)
     return manifest
-
-
-def _locate(store: "ArtifactStore", artifact: "Artifact", *, links: bool) -> dict[str, Any]:
-    try:
-        return {"path": str(store.path(artifact.sha256))}
-    except ValueError:  # a remote store has no paths
-        return {"path": "", "urls": list(store.links(artifact)) if links else []}
 
 
 def _warn_of_changed_programs(context: "Context", attempt: str, manifest: dict[str, Any]) -> None:

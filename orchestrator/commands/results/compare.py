@@ -48,34 +48,22 @@ def compare(
 
     With --run, B may be A itself: this measures the noise of the device, which gates and comparisons use from then on.
     """
-    from datetime import UTC, datetime
-
-    from db.reads.run_filter import RunFilter
-    from orchestrator.analysis import selectors, sides
+    from orchestrator.answers import measurements
     from orchestrator.context import open_context
     from orchestrator.reruns import interleaved
     from orchestrator.views import comparison_rows
     from orchestrator.views.formats import OutputFormat
 
     output_format = OutputFormat(json, csv)
-    now = datetime.now(UTC)
-    common = RunFilter(
-        selectors.metrics(metric),
-        model=model or None,
-        variant=variant or None,
-        target=target or None,
-        disturbed=disturbed,
-    )
-    filters = [selectors.parse(text, common, now) for text in (old, new)]
+    names = {"metric": metric, "model": model, "variant": variant, "target": target}
+    sides = measurements.parse_sides(old, new, **names, disturbed=disturbed)
     run_budget = interleaved.parse_budget(budget) if run else None
     with open_context() as context:
-        a, b = (sides.read_side(context.database, *side) for side in zip((old, new), filters, strict=True))
         if run_budget:
-            comparisons = interleaved.run_interleaved(context, (a, b), filters, margin, run_budget)
+            both = sides.read(context.database)
+            comparisons = interleaved.run_interleaved(context, both, sides.filters, margin, run_budget)
         else:
-            comparisons = sides.compare_sides(
-                context.database, a, b, margin, each_device=each_device, disturbed=disturbed
-            )
+            comparisons = measurements.compare(context.database, sides, margin=margin, each_device=each_device)
     output_format.print_rows(
         [comparison_rows.to_json(comparison) for comparison in comparisons],
         comparison_rows.CSV_COLUMNS,

@@ -41,41 +41,30 @@ def trend(
     There is one series for each variant, workload and device; of very many measurements the newest are read. Noise is
     the dispersion between runs of the same program, runtime and driver. CSV has a row for each run.
     """
-    from datetime import UTC, datetime
-
-    from db.reads.run_filter import RunFilter
-    from db.reads.runs import identities_of, runs
-    from jobs.errors import BadSetting
-    from jobs.metrics import METRICS
-    from orchestrator import output, times
-    from orchestrator.analysis import trends
+    from orchestrator import output
+    from orchestrator.answers import measurements
     from orchestrator.context import open_context
     from orchestrator.views import plots, trend_rows
     from orchestrator.views.formats import OutputFormat, nothing_found, writing
 
     output_format = OutputFormat(json, csv)
-    if metric not in METRICS:
-        raise BadSetting("METRIC", f"unknown metric {metric!r}: choose one of {', '.join(METRICS)}")
     if file is not None:
         plots.check_file(file)
-    now = datetime.now(UTC)
-    run_filter = RunFilter(
-        (metric,),
-        model=model,
-        variant=variant,
-        target=target,
-        toolchain=toolchain,
-        node=node,
-        batch=batch,
-        prompt_tokens=prompt_tokens,
-        since=times.parse_time(since, now) if since else None,
-        until=times.parse_end_time(until, now, "--until") if until else None,
-        disturbed=disturbed,
-    )
     with open_context() as context:
-        all_series = trends.trend_series(runs(context.database, run_filter))
-        identities = identities_of(context.database, trends.attempts_at_changes(all_series))
-        all_series = trends.with_suspects(all_series, identities)
+        all_series = measurements.trend(
+            context.database,
+            metric,
+            since=since,
+            until=until,
+            model=model,
+            variant=variant,
+            target=target,
+            toolchain=toolchain,
+            node=node,
+            batch=batch,
+            prompt_tokens=prompt_tokens,
+            disturbed=disturbed,
+        )
     if output_format.json:
         output.print_json([trend_rows.to_json(series) for series in all_series])
     elif output_format.csv:

@@ -35,16 +35,14 @@ def list_nodes(
     if history:
         _print_history(json=json)
         return
-    from db.reads.run_filter import RunFilter
-    from db.reads.runs import runs
     from orchestrator import known_nodes, output
-    from orchestrator.analysis.speed import MAX_MEASUREMENTS, SPEED_METRICS, device_speeds
+    from orchestrator.answers.machines import relative_speeds
     from orchestrator.context import open_context
     from orchestrator.views import node_rows
 
     with open_context() as context:
         nodes = known_nodes.list_nodes(context)
-        speeds = device_speeds(runs(context.database, RunFilter(SPEED_METRICS), MAX_MEASUREMENTS))
+        speeds = relative_speeds(context.database)
     if json:
         output.print_json([node_rows.to_json(node, speeds) for node in nodes])
     elif not nodes:

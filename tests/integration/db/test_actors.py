@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from db.connection.engine import Database, open_database
 from db.reads.user_requests import user_requests
-from db.schema.actors import current_actor, format_actor
+from db.schema.actors import current_actor, format_actor, process_user
 from db.store import Cordon, Store
 from db.writes import pins, targets
 from db.writes.changes import changes
@@ -30,7 +30,7 @@ def session_user(database: Database) -> str | None:
 def test_the_actor_is_the_processs_user_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "mallory")
-    current_actor.cache_clear()
+    process_user.cache_clear()
     assert current_actor() == pwd.getpwuid(os.getuid()).pw_name
 
 

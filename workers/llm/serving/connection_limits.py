@@ -27,8 +27,8 @@ class ClosingStream(StreamingResponse):
 class ConnectionLimits:
     """Answers 413 to a body that is too large as soon as that shows, and drops clients that stop reading."""
 
-    def __init__(self, app: ASGIApp, max_stall_s: float = MAX_STALL_S) -> None:
-        self._app, self._max_stall_s = app, max_stall_s
+    def __init__(self, app: ASGIApp, max_stall_s: float = MAX_STALL_S, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        self._app, self._max_stall_s, self._max_body_bytes = app, max_stall_s, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, count what its body has, and time what is sent."""
@@ -41,8 +41,8 @@ class ConnectionLimits:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > MAX_BODY_BYTES:
-                raise HTTPException(413, f"the body has more than {MAX_BODY_BYTES >> 20} MiB")
+            if size > self._max_body_bytes:
+                raise HTTPException(413, f"the body has more than {self._max_body_bytes >> 20} MiB")
             return message
 
         async def timed(message: Message) -> None:
