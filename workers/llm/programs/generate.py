@@ -19,6 +19,7 @@ from workers.llm.command_line import add_generation_arguments, run
 from workers.llm.programs.invoke import add_program_arguments
 from workers.llm.runtime.iree_session import IreeSession, set_runtime_flags
 from workers.llm.runtime.shark_session import load_session
+from workers.llm.runtime.waking import let_workers_finish
 
 TOKEN = 5  #: every token of the prompt: times do not depend on it
 
@@ -30,6 +31,7 @@ def main() -> None:
     set_runtime_flags(args.runtime_flag)
     session = load_session(args.program, args.module, args.device)
     load_s = time.perf_counter() - started
+    let_workers_finish()
     generations = [generate(session, args.batch, args.prompt_tokens, args.new_tokens) for _ in range(args.repetitions)]
     total_ms = generations[-1]["ttft_ms"] + sum(generations[-1]["steps_ms"])
     print(f"batch {args.batch}, {args.prompt_tokens} prompt tokens: {total_ms:.2f} ms", flush=True)

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from workers.llm.runtime.waking import let_workers_finish
 from workers.llm.serving.batching import CallCosts
 from workers.llm.serving.blocks import BlockPool
 from workers.llm.serving.counters import Counters
@@ -109,6 +110,7 @@ class Engine:
         self._thread.join()
 
     def _run(self) -> None:
+        let_workers_finish()
         try:
             while self._wait_for_work():
                 self.step()
