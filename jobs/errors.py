@@ -173,6 +173,7 @@ LISTED_BY = {
     "report of layers": "a job with `numerics: {where: layers}` makes them",
     "target": "`haloctl targets` lists them",
     "schedule": "`haloctl schedule list` shows them",
+    "token": "`haloctl tokens` lists them",
 }
 
 

@@ -53,6 +53,7 @@ GROUPS = {
     "artifacts": "artifacts.artifacts",
     "nodes": "site.nodes",
     "toolchains": "site.toolchains",
+    "tokens": "site.tokens",
     "db": "site.database",
 }
 

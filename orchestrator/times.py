@@ -7,6 +7,7 @@ from jobs.errors import BadSetting
 
 AGE = re.compile(r"([0-9]{1,9})([mhd])")
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+MAX_DURATION = timedelta(days=3650)
 AGE_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -25,6 +26,17 @@ def parse_time(text: str, now: datetime, option: str = "--since") -> datetime:
     except (ValueError, OverflowError):  # years 1 and 9999 have time zones beyond them
         expected = "is neither a date or time such as 2026-11-20 or 2026-11-20T08:00 nor an age such as 90m, 12h or 7d"
         raise BadSetting(option, f"{text!r} {expected}") from None
+
+
+def parse_duration(text: str, option: str) -> timedelta:
+    """Parse a length of time such as 90m, 12h or 7d; raises BadSetting that names the option."""
+    age = AGE.fullmatch(text.strip())
+    if age is None:
+        raise BadSetting(option, f"{text!r} is no length of time such as 90m, 12h or 7d")
+    length = timedelta(**{AGE_UNITS[age[2]]: int(age[1])})
+    if length > MAX_DURATION:
+        raise BadSetting(option, f"{text} is longer than {MAX_DURATION.days}d")
+    return length
 
 
 def parse_end_time(text: str, now: datetime, option: str) -> datetime:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from db.schema.actors import current_actor
 
 #: The migration that the tables below match; its number tells older schemas from newer ones.
-SCHEMA = "0010"
+SCHEMA = "0013"
 VERSION_TABLE = "haloctl_schema"
 
 #: Refuses NaN, which is not JSON and which Postgres refuses.
@@ -419,3 +419,19 @@ reports = Table(
     Column("at", UtcDateTime, nullable=False),  #: when it was written
     Column("made_by", SanitizedText, nullable=False),  #: name of the user
 )
+
+#: Tokens with which users reach the web server; they are no part of an export.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", _id(), primary_key=True),  #: eight random hex digits
+    Column("user", SanitizedText, nullable=False),  #: name of the user
+    Column("role", String, nullable=False),  #: reader, submitter, admin or proxy
+    Column("sha256", String, nullable=False),  #: digest of the token
+    Column("created_at", UtcDateTime, nullable=False),  #: when it was created
+    Column("created_by", SanitizedText, nullable=False),  #: name of the user who created it
+    Column("expires_at", UtcDateTime),  #: when it expires; null: never
+)
+
+#: The tables whose rows are exported and imported, in an order in which rows follow those that they refer to.
+TRANSFERRED = [table for table in metadata.sorted_tables if table is not tokens]

@@ -35,6 +35,8 @@ class ChangeAction(StrEnum):
     REMOVE_IMPORT = "remove import"
     PRUNE = "prune"
     LOCK_TOOLCHAIN = "lock toolchain"
+    CREATE_TOKEN = "create token"
+    REVOKE_TOKEN = "revoke token"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The first line describes the format; then each row is a line with its table's name and values; the last line counts
 them. JSON is copied as text, times are in UTC, and rows come in the order of their keys: equal databases make equal
-lines. No address and no password is in it.
+lines. No address, password or token is in it.
 """
 
 import json
@@ -53,7 +53,7 @@ def export_lines(database: Database) -> Iterator[str]:
     counts: Counter[str] = Counter()
     with database.reading() as connection:
         yield _line({"format": FORMAT, "schema": SCHEMA, "tables": _columns()})
-        for source in tables.metadata.sorted_tables:
+        for source in tables.TRANSFERRED:
             query = select(*map(_read, source.columns)).order_by(
                 *(_sorted(connection, key) for key in source.primary_key)
             )
@@ -68,7 +68,7 @@ def _line(value: Any) -> str:
 
 
 def _columns() -> Columns:
-    return {source.name: [column.name for column in source.columns] for source in tables.metadata.sorted_tables}
+    return {source.name: [column.name for column in source.columns] for source in tables.TRANSFERRED}
 
 
 def _read(column: Column[Any]) -> ColumnElement[Any]:
@@ -161,11 +161,11 @@ def _old_columns() -> Columns:
 
 def _expect_empty(connection: Connection) -> None:
     """Raise NotEmpty if a table has rows; no other process can write until the transaction ends."""
-    names = [source.name for source in tables.metadata.sorted_tables]
+    names = [source.name for source in tables.TRANSFERRED]
     if connection.dialect.name == "postgresql":
         quoted = ", ".join(f'"{name}"' for name in names)
         connection.exec_driver_sql(f"LOCK TABLE {quoted} IN EXCLUSIVE MODE")
-    for source in tables.metadata.sorted_tables:
+    for source in tables.TRANSFERRED:
         if connection.execute(select(1).select_from(source).limit(1)).first():
             raise NotEmpty(display_name(connection.engine.url), source.name)
 
@@ -203,7 +203,7 @@ def _parsed(file: str, number: int, line: str) -> Any:
 
 
 def _named(file: str, number: int, row: Row) -> str:
-    if row[0] not in tables.metadata.tables:
+    if row[0] not in _columns():
         raise FileError(file, number, "", f"is of the table {row[0][:100]!r}, which there is not")
     return str(row[0])
 
@@ -258,7 +258,7 @@ def _go_on_counting(connection: Connection) -> None:
     """Set sequences to the highest ids, so that new rows continue after them; SQLite does so by itself."""
     if connection.dialect.name != "postgresql":
         return
-    for source in tables.metadata.sorted_tables:
+    for source in tables.TRANSFERRED:
         key = source.primary_key.columns[0]
         if key is source.autoincrement_column and isinstance(key.type, Integer) and not key.foreign_keys:
             last = connection.scalar(select(func.max(key)))

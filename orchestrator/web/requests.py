@@ -5,7 +5,8 @@ from starlette.exceptions import HTTPException
 from db.reads import reports
 from db.schema.actors import acting_as
 from db.schema.ids import job_of
-from orchestrator.web.access import Role, User
+from db.writes.tokens import Role
+from orchestrator.web.access import User
 from orchestrator.web.site import Site
 
 
@@ -28,6 +29,6 @@ def _expect_own(site: Site, user: User, name: str) -> str:
     is_task = "-" in name
     full_name = (reports.task if is_task else reports.job)(site.database, name).id
     owner = reports.job(site.database, job_of(full_name) if is_task else full_name).submitted_by
-    if user.role < Role.ADMIN and owner != user.name:
+    if not user.role.includes(Role.ADMIN) and owner != user.name:
         raise HTTPException(403, f"{full_name} is {owner}'s: this takes {owner} or an admin")
     return full_name

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import uvicorn
 
+from db.writes.tokens import read_tokens
 from jobs.errors import BadSetting
 from orchestrator.context import Context
 from orchestrator.submission.readable_folders import ReadableFolders
-from orchestrator.web.access import Access
+from orchestrator.web.access import Access, TokenBook
 from orchestrator.web.answer_cache import AnswerCache
 from orchestrator.web.app import make_app
 from orchestrator.web.change_bell import ChangeBell
 from orchestrator.web.local_token import ensure_token
 from orchestrator.web.site import Site
+from orchestrator.web.user_names import trusted_proxy
 
 DRAIN_S = 3  #: for requests to end after a signal; pages that follow something don't end by themselves
 BACKLOG = 1024
@@ -33,14 +35,11 @@ class Tls:
 
 
 def make_site(context: Context, readable: ReadableFolders) -> Site:
-    """Return the site of a data folder."""
-    return Site(
-        context,
-        Access(ensure_token(context.settings.data)),
-        AnswerCache(context.database.change_token),
-        ChangeBell(),
-        readable,
-    )
+    """Return the site of a data folder. Raises BadSetting, StorageUnusable."""
+    database, cache = context.database, AnswerCache(context.database.change_token)
+    tokens = TokenBook(cache.tag, lambda: read_tokens(database))
+    access = Access(ensure_token(context.settings.data), tokens, trusted_proxy())
+    return Site(context, access, cache, ChangeBell(), readable)
 
 
 def listen(host: str, port: int, *, is_private: bool) -> socket.socket:

@@ -31,7 +31,7 @@ async def _events(site: Site) -> AsyncIterator[bytes]:
 @router.get("/user")
 def user(current: ReaderUser) -> dict[str, str]:
     """Return the user's name and role."""
-    return {"name": current.name, "role": current.role.name.lower()}
+    return {"name": current.name, "role": current.role.value}
 
 
 @router.get("/health")

@@ -74,7 +74,8 @@ def test_migrations_are_one_numbered_line_that_ends_at_this_codes_schema(databas
     with database.writing() as connection:
         scripts = ScriptDirectory.from_config(schema_version.config(connection))
     numbers = [script.revision for script in scripts.walk_revisions()]
-    assert numbers == [f"{number:04}" for number in range(len(numbers), 0, -1)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert all(len(number) == 4 and number.isdigit() for number in numbers)
     assert scripts.get_heads() == [SCHEMA]
 
 

@@ -320,7 +320,7 @@ def _export_of_the_schema_before(connection: Connection) -> Iterator[str]:
     old_names = {name: {new: old for old, new in columns.items()} for name, columns in renames.COLUMNS.items()}
     all_columns = {
         source.name: {old_names.get(source.name, {}).get(one.name, one.name): one.type for one in source.columns}
-        for source in tables.metadata.sorted_tables
+        for source in tables.TRANSFERRED
         if source.name not in renames.ADDED_TABLES
     }
     for name, added in renames.ADDED.items():

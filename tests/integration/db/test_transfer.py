@@ -104,9 +104,9 @@ def value_of(column: Column[Any], number: int) -> Any:
 
 
 def fill(database: Database) -> None:
-    """Rows in every table that there is, whatever they mean."""
+    """Rows in every table that is exported, whatever they mean."""
     with database.writing() as connection:
-        for table in tables.metadata.sorted_tables:
+        for table in tables.TRANSFERRED:
             rows = [{column.name: value_of(column, number) for column in table.columns} for number in range(ROWS)]
             for row in rows:
                 connection.execute(insert(table), [row])
@@ -140,11 +140,12 @@ def test_every_row_survives_the_way_from_sqlite_to_postgres_and_back(empty: Open
     first, second, third = empty("sqlite"), empty("postgres"), empty("sqlite")
     fill(first)
     rows = everything(first)
-    assert {name: len(found) for name, found in rows.items()} == dict.fromkeys(tables.metadata.tables, ROWS)
+    transferred = dict.fromkeys([table.name for table in tables.TRANSFERRED], ROWS)
+    assert {name: len(found) for name, found in rows.items() if name != "tokens"} == transferred
     for number, (source, goal) in enumerate([(first, second), (second, third)]):
         file = tmp_path / f"{number}.jsonl.gz"
-        assert database_files.write(source, file) == ROWS * len(rows)
-        assert database_files.read(goal, file) == dict.fromkeys(rows, ROWS)
+        assert database_files.write(source, file) == ROWS * len(transferred)
+        assert database_files.read(goal, file) == transferred
         assert everything(goal) == rows
     assert (
         list(transfer.export_lines(first)) == list(transfer.export_lines(second)) == list(transfer.export_lines(third))
