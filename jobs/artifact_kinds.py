@@ -18,6 +18,7 @@ ARTIFACT_KINDS: dict[str, ArtifactKind] = {
     "log": ArtifactKind(is_input=False),  # logs and reports contain times, which differ between equal runs
     "mlir": ArtifactKind(is_reported=True),
     "report": ArtifactKind(is_input=False),
+    "scores": ArtifactKind(),
     "table": ArtifactKind(),
     "vmfb": ArtifactKind(is_reported=True),
     "weights": ArtifactKind(),

@@ -84,7 +84,7 @@ EXPORTERS: dict[str, Exporter] = {
         "none: the model is a program",
         _no_problem,
         given_program.STAGES,
-        without=frozenset({"quantize", "numerics", "serve", "server"}),
+        without=frozenset({"quantize", "numerics", "reference", "evaluate", "serve", "server"}),
     ),
 }
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from jobs import limits
-from jobs.input_files import InputFile
+from jobs.input_files import InputFile, InputFolder
 from jobs.metrics import METRICS
 from jobs.plain_text import escape_hidden, has_hidden
 from jobs.quantizers import QUANTIZERS
@@ -115,6 +115,7 @@ ToolchainName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Text = Annotated[str, Field(max_length=limits.MAX_TEXT)]  #: a path, a name or a word
 ModelName = Annotated[Text, Field(min_length=1)]
 FileName = Annotated[InputFile, BeforeValidator(_as_file)]  #: a path, or a mapping that pins the sha256 as well
+FolderName = Annotated[InputFolder, BeforeValidator(_as_file)]  #: a path; a job that is stored has its files as well
 Baseline = Annotated[str, BeforeValidator(_baseline)]
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=limits.MAX_TIMEOUT_S)]
 Degree = Annotated[int, Field(ge=1, le=64)]  #: of parallelism
@@ -162,6 +163,7 @@ def _program_input(value: object) -> object:
 
 
 ProgramInput = Annotated[Text | InputFile, BeforeValidator(_program_input)]
+TaskName = Annotated[str, Field(pattern=r"^[\w][\w.,:+-]*$", max_length=200)]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=40)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 EnvironmentVariables = Annotated[

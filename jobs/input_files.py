@@ -1,7 +1,7 @@
 """Files of a job that are no artifacts, such as calibration text: a stage reads the content that was planned."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -11,6 +11,19 @@ class InputFile:
 
     path: str
     sha256: str = ""  #: empty: not computed yet, or of a job that was stored without it
+
+
+@dataclass(frozen=True)
+class InputFolder:
+    """A folder with the files that it had when the job was submitted."""
+
+    path: str
+    files: Mapping[str, InputFile] = field(default_factory=dict)  #: by their names in it; empty: not listed yet
+
+
+def folder_setting(folder: InputFolder | None) -> dict[str, dict[str, str]]:
+    """Return a folder's files as a stage's settings contain them; its own path does not matter."""
+    return {name: asdict(file) for name, file in sorted(folder.files.items())} if folder else {}
 
 
 def file_setting(file: InputFile | None) -> dict[str, str] | None:

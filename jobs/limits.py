@@ -2,6 +2,7 @@
 
 MAX_MODELS = 64
 MAX_VALUES = 256  #: of a list in a job file
+MAX_FILES = 1000  #: of a folder that a job file names
 MAX_EXCLUSIONS = 200
 MAX_CELLS = 10_000  #: of a job: combinations of all axes, exclusions included, times models and stages
 MAX_WORKLOADS = 256  #: batch sizes times prompt lengths

@@ -104,6 +104,11 @@ METRICS: dict[str, Metric] = {
     "perplexity_increase_percent": Metric("numerics", "percent"),
     "quantized_kl_mean": Metric("numerics", "nats", title="mean KL from the same quantized weights in f32"),
     "scale_error_percent": Metric("numerics", "percent", title="certain error of a linear module's scale"),
+    "eval_score": Metric("evaluate", "1", is_lower_better=False, title="score on a task, the higher the better"),
+    "eval_loss": Metric("evaluate", "1", title="score on a task, the lower the better, such as a perplexity"),
+    "eval_stderr": Metric("evaluate", "1", title="standard error of a score"),
+    "eval_drop": Metric("evaluate", "1", title="by how much a score is worse than the reference's on the same items"),
+    "eval_drop_stderr": Metric("evaluate", "1", title="standard error of that, whose items are pairs"),
 }
 
 

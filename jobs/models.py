@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 SHIPPED = Path(__file__).parent / "recipes" / "models"
+SHIPPED_TASKS = Path(__file__).parent / "recipes" / "tasks"
 SHAPES = Path(__file__).parent / "recipes" / "shapes"
 SHAPE_PREFIX = "shape:"
 #: The endings of programs that haloctl did not make: MLIR as text or bytecode, ONNX, and compiled ones.

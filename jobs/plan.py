@@ -14,7 +14,7 @@ from jobs.metrics import METRICS
 from jobs.stages import STAGES
 from jobs.stages.base import Cell, Model, Stage
 from jobs.task import Node, Pin, Resources
-from jobs.toolchain_table import TOOLCHAINS, toolchain_for
+from jobs.toolchain_table import JOIN, TOOLCHAINS, toolchain_for
 from jobs.toolchains import DEFAULT, ToolchainSpec
 from jobs.variants import Variant, model_name, pin_variants, variant_of
 
@@ -115,8 +115,11 @@ def _task(
         settings = {**settings, "env": variables}
     pin = variant.pin if stage.is_measured else None
     toolchain = toolchain_for(variant.toolchain, name, variant.engine, toolchains)
-    is_default = toolchain == DEFAULT
-    toolchain = stage.own_toolchain(settings) if is_default else toolchain
+    is_default, of_stage = toolchain == DEFAULT, stage.own_toolchain(settings)
+    if is_default:
+        toolchain = of_stage
+    elif stage.adds_toolchain and toolchain != of_stage:
+        toolchain = f"{toolchain}{JOIN}{of_stage}"
     pinned = [asdict(pin)] if pin else []
     under = [] if toolchain == DEFAULT else [toolchain]
     return PlannedTask(

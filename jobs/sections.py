@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
 from jobs import limits
 from jobs.field_types import (
@@ -11,15 +11,18 @@ from jobs.field_types import (
     Batch,
     Count,
     FileName,
+    FolderName,
     OneOrMore,
     ProgramInput,
     QuantizerName,
     Section,
+    TaskName,
     Text,
     TimedMetric,
     Tokens,
     ToolFlags,
     Windows,
+    distinct,
 )
 from jobs.input_files import InputFile
 from jobs.process_order import ProcessOrder
@@ -81,6 +84,25 @@ class NumericsSection(Section):
     where: Literal["failed", "layers"] | None = None
     """Whether to look for the first decoder layer that is off, and the module in it: when numbers are beyond their
     limits (`failed`), or always (`layers`). The program is exported and compiled once more for it."""
+
+
+class EvaluateSection(Section):
+    """Which tasks of lm-evaluation-harness programs and the reference answer, and how much worse a program may be."""
+
+    tasks: FolderName | None = None
+    """Folder with tasks: YAML files of lm-evaluation-harness and their data as JSON, CSV, Parquet or text, relative to
+    the job file; by default two small tasks that ship with haloctl. Code in tasks is refused."""
+    names: Annotated[list[TaskName], Field(max_length=limits.MAX_VALUES), AfterValidator(distinct)] = []
+    """Tasks, groups or tags of the folder; by default all of its tasks."""
+    few_shot: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Examples that are shown before each question; by default as many as a task says."""
+    items: Windows | None = None
+    """Items of each task, from its first on; by default all."""
+    chat: bool = False
+    """Whether questions are asked in the form of the model's chat template."""
+    max_drop_percent: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """Largest drop of a score below the reference's on the same items, in percent of it. A program fails when its drop
+    is certainly larger, and passes with a warning when the items can't tell."""
 
 
 class BenchmarkSection(Section):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from jobs.engines import ENGINES
@@ -78,6 +78,12 @@ TOOLCHAINS: dict[str, ToolchainSpec] = {
     ),
     # iree-import-onnx reads ONNX with its own package.
     "onnx": ToolchainSpec(("onnx>=1.16",), stages=("export",)),
+    # The dependencies that are left out have no wheels, load metrics from the hub, or are of no use to local tasks.
+    "lm-eval": ToolchainSpec(
+        ("lm-eval==0.4.*",),
+        stages=("reference", "evaluate"),
+        without=("evaluate", "rouge-score", "sqlitedict", "word2number"),
+    ),
     # PyPI has the wheels for CUDA only; a site adds a toolchain with those for ROCm.
     "vllm": ToolchainSpec(("vllm>=0.11",), stages=("benchmark", "serve"), engines=("vllm",), is_over=False),
     # No language model needs the packages that are left out, and PyPI's builds of them load only with CUDA's torch.
@@ -111,8 +117,14 @@ def families() -> dict[str, ToolchainFamily]:
     }
 
 
+JOIN = "+"  #: between the names of a variant's toolchain and of what a stage adds to it: `iree-3.12+lm-eval`
+
+
 def find_toolchain(name: str, specs: Mapping[str, ToolchainSpec] = TOOLCHAINS) -> ToolchainSpec:
     """Return a toolchain by name; raises UnknownToolchain."""
+    first, join, added = name.partition(JOIN)
+    if join:
+        return _joined(find_toolchain(first, specs), find_toolchain(added, specs))
     if name in specs:
         return specs[name]
     for family in families().values():
@@ -121,9 +133,22 @@ def find_toolchain(name: str, specs: Mapping[str, ToolchainSpec] = TOOLCHAINS) -
     raise UnknownToolchain(name, (*specs, *families()))
 
 
+def _joined(base: ToolchainSpec, added: ToolchainSpec) -> ToolchainSpec:
+    return replace(
+        base,
+        packages=(*base.packages, *added.packages),
+        stages=added.stages,
+        without=(*base.without, *added.without),
+        may_build=base.may_build or added.may_build,
+    )
+
+
 def is_known(name: str, specs: Mapping[str, ToolchainSpec] = TOOLCHAINS) -> bool:
     """Return whether a toolchain has this name."""
-    return name in specs or any(family.name.fullmatch(name) for family in families().values())
+    return all(
+        part in specs or any(family.name.fullmatch(part) for family in families().values())
+        for part in name.split(JOIN, 1)
+    )
 
 
 def stages_of_toolchain(spec: ToolchainSpec) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""How the sizes of a measured workload are written for people."""
+"""How a measured workload is written for people: its sizes, or the task that was answered."""
 
 from collections.abc import Mapping
 from typing import Any
 
-Workload = tuple[tuple[str, int], ...]  #: names and values of the sizes that apply, in their order
+Workload = tuple[tuple[str, int | str], ...]  #: names and values of what applies, in their order
 
-WORKLOAD_SIGNS = {"batch": "", "prompt_tokens": " x ", "new_tokens": " + "}
+WORKLOAD_SIGNS = {"batch": "", "prompt_tokens": " x ", "new_tokens": " + ", "evaluation": ""}
 WORKLOAD_LEGEND = "workload: sequences x tokens of each prompt + new tokens"
 
 

@@ -26,9 +26,9 @@ class StoredMeasurement:
     context: Mapping[str, Any]
 
     @property
-    def key(self) -> tuple[str, int | None, int | None]:
+    def key(self) -> tuple[str, int | None, int | None, str | None]:
         """The key that comparable measurements share."""
-        return self.metric, self.batch, self.prompt_tokens
+        return self.metric, self.batch, self.prompt_tokens, self.context.get("evaluation")
 
 
 def measurements_of(database: Database, attempt: str) -> list[StoredMeasurement]:

@@ -24,6 +24,7 @@ from jobs.variants import AXES
 MOST = 4000
 DISTURBED = "disturbed"  #: what a context calls it when something else disturbed a measurement
 VARIABLES = "variables"  #: what a context calls the environment variables that may change its numbers
+OF_CONTEXT = ("new_tokens", "evaluation")  #: parts of a workload that only its context has
 NOT_SET = "not set"
 Variables = tuple[tuple[str, str], ...]  #: names and values, sorted
 HOST = "cpu"  #: the kind of devices that are all the same cores
@@ -42,7 +43,7 @@ class MeasuredRun:
     axes: Mapping[str, Any]
     metric: str
     unit: str
-    workload: tuple[tuple[str, int], ...]  #: batch, prompt_tokens and so on, those that there are
+    workload: tuple[tuple[str, int | str], ...]  #: batch, prompt_tokens and so on, those that there are
     median: float
     place: str  #: the serials of its devices, or what stands for them where they have none
     node: str
@@ -128,9 +129,9 @@ def identities_of(database: Database, attempts: Sequence[str]) -> dict[str, Mapp
     return identities
 
 
-def workload_of(batch: Any, prompt_tokens: Any, facts: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Return the known sizes of what was measured."""
-    sizes = {"batch": batch, "prompt_tokens": prompt_tokens, "new_tokens": facts.get("new_tokens")}
+def workload_of(batch: Any, prompt_tokens: Any, facts: Mapping[str, Any]) -> tuple[tuple[str, int | str], ...]:
+    """Return the known sizes of what was measured, or the task that was answered."""
+    sizes = {"batch": batch, "prompt_tokens": prompt_tokens, **{name: facts.get(name) for name in OF_CONTEXT}}
     return tuple((name, value) for name, value in sizes.items() if value is not None)
 
 

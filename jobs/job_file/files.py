@@ -1,17 +1,23 @@
 """The files that a job file names, besides its models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from jobs.input_files import InputFile
+from jobs.input_files import InputFile, InputFolder
 from jobs.job_file.spec import JobSpec
 from jobs.problems import Key
 from jobs.quantizers import QUANTIZERS, FileOption
 
 Change = Callable[[Key, InputFile], InputFile]
+ChangeFolder = Callable[[Key, InputFolder], InputFolder]
 
 
-def with_files(spec: JobSpec, change: Change) -> JobSpec:
-    """Return the spec with each of its files changed; `change` is given the file's key too."""
+def _as_it_is(key: Key, folder: InputFolder) -> InputFolder:
+    return folder
+
+
+def with_files(spec: JobSpec, change: Change, change_folder: ChangeFolder = _as_it_is) -> JobSpec:
+    """Return the spec with its folders, then each of its files changed; both are given the key, too."""
 
     def changed_text(section: str, file: InputFile | None) -> InputFile | None:
         return None if file is None else change((section, "text"), file)
@@ -35,10 +41,15 @@ def with_files(spec: JobSpec, change: Change) -> JobSpec:
     }
     quantize = {"text": changed_text("quantize", spec.quantize.text), "options": options}
     numerics = {"text": changed_text("numerics", spec.numerics.text)}
+    key = ("evaluate", "tasks")
+    tasks = spec.evaluate.tasks and change_folder(key, spec.evaluate.tasks)
+    if tasks:
+        tasks = replace(tasks, files={name: change(key, file) for name, file in tasks.files.items()})
     return spec.model_copy(
         update={
             "quantize": spec.quantize.model_copy(update=quantize),
             "numerics": spec.numerics.model_copy(update=numerics),
+            "evaluate": spec.evaluate.model_copy(update={"tasks": tasks}),
             "program": spec.program.model_copy(update=program),
         }
     )

@@ -29,6 +29,7 @@ from jobs.variants import HALOCTL, IREE, QUANTIZED, BenchmarkPlacement, Variant,
 
 Specs = Mapping[str, ToolchainSpec]
 
+PAGED_STAGES = ("serve", "evaluate")
 MAX_ENTRIES = 3  #: processes that time one workload: a prefill, a decode step, and whole generations
 
 
@@ -126,18 +127,20 @@ def _serving(spec: JobSpec, toolchains: Specs) -> Problem | None:
     loads = sum(serve.concurrency) + max(serve.concurrency) * (len(serve.rates) + serve.offline)
     requests = loads * serve.requests * serve.rounds * len(spec.workload.prompt_tokens)
     at_load: tuple[Key, ...] = (("serve", "requests"), ("serve", "rounds"), ("serve", "concurrency"), ("serve",))
-    stages = [(variant, stages_of(variant).get("serve")) for variant in spec.variants.unnamed]
-    able = [variant for variant, stage in stages if stage and stage.applies_to(variant)]
-    if not able and any(stage for _, stage in stages):
-        message = "the stage serve needs programs with `kv_cache: paged`, and no variant has that"
-        return Problem(message, (("variants", "kv_cache"), ("stages",)))
-    return (
-        _pool(spec)
-        or _excess(requests, limits.MAX_SAMPLES, "requests of one server", at_load)
-        or _excess(
-            requests * new_tokens, limits.MAX_STEPS, "tokens of one server", (("workload", "new_tokens"), *at_load)
-        )
+    return _excess(requests, limits.MAX_SAMPLES, "requests of one server", at_load) or _excess(
+        requests * new_tokens, limits.MAX_STEPS, "tokens of one server", (("workload", "new_tokens"), *at_load)
     )
+
+
+def _paged(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    """Stages that compute as a server does need what a server calls."""
+    stages = [stage for stage in PAGED_STAGES if stage in spec.stages]
+    for stage in stages:
+        ways = [(variant, stages_of(variant).get(stage)) for variant in spec.variants.unnamed]
+        if any(way for _, way in ways) and not any(way and way.applies_to(variant) for variant, way in ways):
+            message = f"the stage {stage} needs programs with `kv_cache: paged`, and no variant has that"
+            return Problem(message, (("variants", "kv_cache"), ("stages",)))
+    return _pool(spec) if stages else None
 
 
 def _pool(spec: JobSpec) -> Problem | None:
@@ -256,6 +259,7 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
     _variants,
     _known_toolchains,
     _stages,
+    _paged,
     _serving,
     _gate,
     _quantizer_options,

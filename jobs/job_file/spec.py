@@ -24,6 +24,7 @@ from jobs.job_file.variants_section import VariantsSection
 from jobs.sections import (
     BenchmarkSection,
     CompileSection,
+    EvaluateSection,
     GateSection,
     NumericsSection,
     ProgramSection,
@@ -81,6 +82,8 @@ class JobSpec(Section):
     """How models that are programs are called."""
     numerics: NumericsSection = NumericsSection()
     """Options of the stage `numerics`."""
+    evaluate: EvaluateSection = EvaluateSection()
+    """Options of the stages `reference` and `evaluate`."""
     benchmark: BenchmarkSection = BenchmarkSection()
     """Options of the stage `benchmark`."""
     serve: ServeSection = ServeSection()

@@ -3,10 +3,12 @@
 from jobs.stages.base import Stage
 from jobs.stages.benchmark import BENCHMARK
 from jobs.stages.compile import COMPILE
+from jobs.stages.evaluate import EVALUATE
 from jobs.stages.export import EXPORT
 from jobs.stages.invoke import INVOKE
 from jobs.stages.numerics import NUMERICS
 from jobs.stages.quantize import QUANTIZE
+from jobs.stages.reference import REFERENCE
 from jobs.stages.serve import SERVE
 from jobs.stages.server import SERVER
 
@@ -17,6 +19,8 @@ STAGES: dict[str, Stage] = {
     "compile": COMPILE,
     "invoke": INVOKE,
     "numerics": NUMERICS,
+    "reference": REFERENCE,
+    "evaluate": EVALUATE,
     "benchmark": BENCHMARK,
     "serve": SERVE,
     "server": SERVER,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # commands that only read need no pydantic
     from jobs.sections import (
         BenchmarkSection,
         CompileSection,
+        EvaluateSection,
         NumericsSection,
         ProgramSection,
         QuantizeSection,
@@ -103,6 +104,8 @@ class StageOptions(Protocol):
     @property
     def numerics(self) -> "NumericsSection": ...  # noqa: D102
     @property
+    def evaluate(self) -> "EvaluateSection": ...  # noqa: D102
+    @property
     def benchmark(self) -> "BenchmarkSection": ...  # noqa: D102
     @property
     def program(self) -> "ProgramSection": ...  # noqa: D102
@@ -134,9 +137,12 @@ class Cell:
         }
 
 
+SERVING_STAGES = frozenset({"serve", "server", "evaluate"})  #: they call what a server calls
+
+
 def is_served(cell: Cell) -> bool:
-    """Return whether a server will run the variant's program."""
-    return bool({"serve", "server"} & set(cell.spec.stages)) and cell.variant.kv_cache is KvCache.PAGED
+    """Return whether a server, or what computes as one does, will run the variant's program."""
+    return bool(SERVING_STAGES & set(cell.spec.stages)) and cell.variant.kv_cache is KvCache.PAGED
 
 
 def _one_command(settings: Settings) -> int:
@@ -184,6 +190,7 @@ class Stage:
     applies_to: Callable[[Axes], bool] = _every_variant  #: variants that it means something for
     is_needed: Callable[[Cell], bool] = _always  #: whether it is planned for a variant that it applies to
     own_toolchain: Callable[[Settings], str] = _default_toolchain  #: used when the variant's toolchain is not for it
+    adds_toolchain: bool = False  #: it needs its own toolchain beside the variant's, which its program needs
     is_service: bool = (
         False  #: it runs until it is cancelled: no column of the matrix, never cached, ended with patience
     )

@@ -60,7 +60,8 @@ def _compare(
             noise_tolerance(earlier_medians, known.metric, target),
         )
         verdict = _timing_verdict(known.metric, estimate, tolerance)
-    sizes = (("batch", known.batch), ("prompt_tokens", known.prompt_tokens))
+    _, batch, prompt_tokens, evaluation = known.key
+    sizes = (("batch", batch), ("prompt_tokens", prompt_tokens), ("evaluation", evaluation))
     return Comparison(
         metric=known.metric,
         unit=known.unit,

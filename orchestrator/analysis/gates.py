@@ -167,7 +167,7 @@ def _baseline(
 
 
 def _quoted_baseline(run: MeasuredRun, quoted: Sequence[QuotedTarget]) -> Baseline | None:
-    sizes = dict(run.workload)
+    sizes: dict[str, Any] = dict(run.workload)
     target = target_for(
         quoted,
         variant=run.variant.partition("@")[0],

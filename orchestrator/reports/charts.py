@@ -105,7 +105,7 @@ def charts(runs: Iterable[MeasuredRun], quoted: Sequence[QuotedTarget]) -> list[
 
 
 def _chart(runs: Sequence[MeasuredRun], quoted: Sequence[QuotedTarget]) -> Chart:
-    workload = min((run.workload for run in runs), key=lambda sizes: tuple(size for _, size in sizes))
+    workload = min(run.workload for run in runs)
     by_metric = {
         metric: [run for run in runs if (run.workload, run.metric) == (workload, metric)] for metric in TRACKED
     }
@@ -117,7 +117,8 @@ def _plot(metric: str, runs: Sequence[MeasuredRun], quoted: Sequence[QuotedTarge
     by_day: dict[date, list[float]] = defaultdict(list)
     for run in runs:
         by_day[run.at.astimezone().date()].append(run.median)
-    first, sizes = runs[0], dict(runs[0].workload)
+    first = runs[0]
+    sizes: dict[str, Any] = dict(first.workload)
     target = target_for(
         quoted,
         variant=first.variant,

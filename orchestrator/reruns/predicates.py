@@ -29,7 +29,7 @@ BLAMING = frozenset(
     {FailureKind.TOOL_FAILED, FailureKind.WRONG_NUMBERS, FailureKind.OUT_OF_MEMORY, FailureKind.TIMED_OUT}
 )
 
-Key = tuple[int | None, int | None]  #: batch and prompt tokens of a workload
+Key = tuple[int | None, int | None, str | None]  #: batch and prompt tokens of a workload, or the task of a score
 Pairs = Mapping[Key, Sequence[tuple[float, float]]]  #: by workload, the medians (good, candidate) of each round
 
 
@@ -162,7 +162,7 @@ def _decide(predicate: Predicate, rounds: Sequence[tuple[float, float]]) -> tupl
 
 
 def _workload_words(key: Key) -> str:
-    return " ".join(f"{name} {value}" for name, value in zip(("batch", "prompt"), key, strict=True) if value)
+    return " ".join(f"{name} {value}" for name, value in zip(("batch", "prompt", "of"), key, strict=True) if value)
 
 
 def _first_line(text: str) -> str:

@@ -175,7 +175,7 @@ class Prober:
     def _medians(self, task: TaskRow) -> dict[Key, float]:
         metric = self.request.predicate.metric
         return {
-            (measurement.batch, measurement.prompt_tokens): measurement.median
+            measurement.key[1:]: measurement.median
             for measurement in measurements_of(self.context.database, str(task.attempt))
             if measurement.metric == metric
         }

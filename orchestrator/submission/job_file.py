@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 import jobs
 from jobs.errors import JobFileError, UnknownRecipe
-from jobs.input_files import InputFile
+from jobs.input_files import InputFile, InputFolder
 from jobs.job_file.files import with_files
 from jobs.job_file.job_checks import job_problem
 from jobs.job_file.spec import JobSpec
@@ -17,6 +17,7 @@ from jobs.models import ModelSource, is_path, resolve, resolve_path, shorten
 from jobs.problems import Key, Problem
 from jobs.toolchain_table import TOOLCHAINS
 from jobs.toolchains import ToolchainSpec
+from orchestrator.submission.folders import files_in
 from orchestrator.submission.readable_folders import ANYWHERE, ReadableFolders
 from orchestrator.yaml_document import YamlDocument, as_clause, read
 
@@ -96,7 +97,10 @@ def _sources(document: YamlDocument, spec: JobSpec, readable: ReadableFolders) -
 
 
 def _with_absolute_paths(document: YamlDocument, spec: JobSpec, readable: ReadableFolders) -> JobSpec:
-    """Return the spec with the absolute path of each file that it names; refuses a file that does not exist."""
+    """Return the spec with the absolute path of each file that it names; refuses a file that does not exist.
+
+    A folder is listed now; files that the job names already stay in it, so that one that is gone is noticed.
+    """
 
     def absolute(key: Key, file: InputFile) -> InputFile:
         try:
@@ -108,7 +112,17 @@ def _with_absolute_paths(document: YamlDocument, spec: JobSpec, readable: Readab
             raise document.error(key, f"the file {path} does not exist")
         return replace(file, path=str(path))
 
-    return with_files(spec, absolute)
+    def listed(key: Key, folder: InputFolder) -> InputFolder:
+        try:
+            readable.expect(folder.path)
+            path = resolve_path(folder.path, document.path.parent)
+            return InputFolder(str(path), {**files_in(path), **folder.files})
+        except ValueError as error:
+            raise document.error(key, str(error)) from error
+        except OSError as error:
+            raise document.error(key, f"the folder {path} can't be read: {error.strerror}") from error
+
+    return with_files(spec, absolute, listed)
 
 
 def _first_error(document: YamlDocument, error: ValidationError) -> JobFileError:

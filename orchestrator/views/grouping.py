@@ -51,7 +51,7 @@ def _value(run: MeasuredRun, name: str) -> Any:
 
 def _order(item: tuple[tuple[Any, ...], object]) -> tuple[Any, ...]:
     *values, metric, workload = item[0]
-    return *values, metric, tuple(size for _, size in workload)
+    return *values, metric, workload
 
 
 def _row(group: Mapping[str, Any], runs: Sequence[MeasuredRun]) -> dict[str, Any]:

@@ -126,14 +126,16 @@ def _engine(run: MeasuredRun) -> Iterator[str]:
 def _order(item: tuple[tuple[Any, ...], object]) -> tuple[Any, ...]:
     variant, target, workload, metric, _ = item[0]
     rank = TRACKED.index(metric) if metric in TRACKED else len(TRACKED)
-    return variant, target, tuple(size for _, size in workload), rank, metric
+    return variant, target, workload, rank, metric
 
 
 def _quoted(
     quoted: Sequence[QuotedTarget], variant: str, target: str, metric: str, workload: Workload
 ) -> QuotedTarget | None:
     sizes: dict[str, Any] = dict(workload)
-    return target_for(quoted, variant=variant, target=target, metric=metric, **sizes) if quoted else None
+    if not quoted or "evaluation" in sizes:
+        return None
+    return target_for(quoted, variant=variant, target=target, metric=metric, **sizes)
 
 
 def to_json(table: Pivot) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from db.reads.reports import AttemptRow, JobRow, TaskRow
 from db.reads.results import ArtifactRow, ResultRow
+from db.reads.runs import OF_CONTEXT
 from db.reads.user_requests import SUBMITTED, UserRequest
 from db.schema.actors import format_actor
 from jobs.masking import masked
@@ -35,7 +36,7 @@ JOB_COLUMNS = (
 )
 RESULT_COLUMNS = (
     "job", "task", "model", "variant", "target", *AXES, "stage",
-    "metric", "unit", "median", "samples", "batch", "prompt_tokens", "new_tokens", "device", "node", "versions",
+    "metric", "unit", "median", "samples", "batch", "prompt_tokens", *OF_CONTEXT, "device", "node", "versions",
     "context", "when",
 )  # fmt: skip
 ARTIFACT_COLUMNS = ("job", "task", "stage", "subject", "target", "name", "kind", "sha256", "size_bytes", "path", "when")
@@ -261,7 +262,7 @@ def result_to_json(row: ResultRow) -> dict[str, Any]:
         "samples": list(row.samples),
         "batch": row.batch,
         "prompt_tokens": row.prompt_tokens,
-        "new_tokens": row.context.get("new_tokens"),
+        **{name: row.context.get(name) for name in OF_CONTEXT},
         "device": format_devices(row.devices),
         "node": row.node,
         "versions": dict(row.versions),

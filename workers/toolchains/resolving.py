@@ -11,6 +11,7 @@ from jobs.toolchain_table import result_packages
 from jobs.toolchains import Lock, Toolchain, ToolchainSpec, source_of
 from workers.processes.cancellation import Cancellation
 from workers.toolchains import uv
+from workers.toolchains.overlay import site_folders
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CANT = "can't be resolved"
@@ -73,8 +74,14 @@ def normalize_name(package: str) -> str:
 
 
 def installed_packages() -> Iterator[tuple[str, str]]:
-    """Yield the installed packages with their versions; the version of one that is not from an index is empty."""
+    """Yield the installed packages with their versions; the version of one that is not from an index is empty.
+
+    What a package brings for itself is left out: Ray puts a folder of its own on the path, which others do not see.
+    """
+    folders = [Path(folder).resolve() for folder in site_folders()]
     for distribution in metadata.distributions():
+        if any(folder in Path(str(distribution.locate_file(""))).resolve().parents for folder in folders):
+            continue
         is_local = distribution.read_text("direct_url.json")
         yield normalize_name(distribution.name), "" if is_local else distribution.version
 

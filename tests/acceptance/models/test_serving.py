@@ -3,11 +3,13 @@
 import json
 import signal
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,9 +17,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from jobs.stages.evaluate import EVALUATE
+from jobs.state import Failure, FailureKind
 from tests.acceptance.haloctl import Haloctl, Running, opened, short_folder, until
+from tests.acceptance.models.evaluation_tasks import write_tasks
 
 VARIANT = "tiny-llama-FP32-paged-TP1"
+UNREACHABLE = 6  #: the exit code of a command that needs what a network has
 PROMPT = "And the king said unto"
 JOB = {
     "name": "serving",
@@ -205,6 +211,55 @@ def test_what_cannot_be_served_is_told(served: Served) -> None:
     done = served.haloctl.run("serve", "tiny-llama-FP32-TP1")
     assert done.code == 5
     assert f"did you mean {VARIANT}" in done.err
+
+
+def test_the_program_is_evaluated_item_by_item_beside_the_reference(served: Served, tmp_path: Path) -> None:
+    """Multiple choice, answers and whole texts; then with parameters of which a few are wrong."""
+    built = served.haloctl.run("toolchains", "build", "lm-eval")
+    if built.code == UNREACHABLE:
+        pytest.skip(f"packages can't be fetched here: {built.err}")
+    assert built.code == 0, built.err
+    tasks = write_tasks(served.haloctl.folder / "tasks")
+    stages = ["export", "compile", "reference", "evaluate"]
+    job = {**JOB, "stages": stages, "evaluate": {"tasks": "tasks", "items": 64, "few_shot": 0}}
+    done = served.haloctl.run("submit", served.haloctl.job(**job), "--wait")
+    assert done.code == 0, done.err
+    rows = served.haloctl.json("results", "--variant", VARIANT, "--metric", "eval_*")
+    scores = {(row["evaluation"], row["metric"]): row["median"] for row in rows}
+    assert scores["verse_ends acc", "eval_score"] > 0.25
+    assert scores["texts word_perplexity", "eval_loss"] > 1
+    assert scores["verse_ends acc", "eval_stderr"] == pytest.approx(0.06, abs=0.01)
+    for evaluation in ("verse_ends acc", "verse_ends acc_norm", "next_words exact_match,word"):
+        assert scores[evaluation, "eval_drop"] == 0
+    assert abs(scores["texts word_perplexity", "eval_drop"]) < 1e-3 * scores["texts word_perplexity", "eval_loss"]
+    assert "are longer than the 48 tokens of the workload" in done.err
+    failure = spoiled_evaluation(served.haloctl, tasks, tmp_path)
+    assert failure is not None
+    assert failure.kind is FailureKind.WRONG_NUMBERS
+    assert "texts word_perplexity" in failure.message
+
+
+def spoiled_evaluation(haloctl: Haloctl, tasks: Path, folder: Path) -> Failure | None:
+    """Return what the stage says of the same program with a part of its parameters set to zero."""
+    haloctl.answer("artifacts", "get", VARIANT, "-o", str(folder / "program"))
+    (parameters,) = (folder / "program").glob("*.irpa")
+    content = bytearray(parameters.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + (200 << 10)] = bytes(200 << 10)
+    parameters.unlink()
+    parameters.write_bytes(content)
+    (reference,) = (row["path"] for row in haloctl.json("artifacts") if row["name"] == "reference.json")
+    (python,) = map(str, (haloctl.data / "toolchains").glob("*/bin/python"))
+    (folder / "outputs").mkdir()
+    program = [
+        f"--program={folder}/program/config.json",
+        f"--module={folder}/program/model.vmfb",
+        "--device=local-task",
+    ]
+    files = [f"--task-file={path.relative_to(tasks)}={path}" for path in tasks.rglob("*") if path.is_file()]
+    argv = [python, "-m", "workers.llm.programs.evaluate", "--model=tiny-llama", *program, f"--reference={reference}"]
+    sizes = ["--items=64", "--few-shot=0", "--max-tokens=48", "--new-tokens=16"]
+    subprocess.run([*argv, *files, *sizes], cwd=folder, env=haloctl.environment, stdin=subprocess.DEVNULL, check=True)
+    return EVALUATE.parse({"max_drop_percent": 1.0, "max_tokens": 48}, folder).failure
 
 
 def test_a_cancelled_server_lets_requests_end_and_is_gone(

@@ -30,12 +30,13 @@ from workers.attempts.run_task import run
 from workers.environment import stage_environment
 from workers.processes.cancellation import Cancellation
 from workers.toolchain_probe import probe_toolchain
-from workers.toolchains import uv
+from workers.toolchains import resolving, uv
 from workers.toolchains.environments import Environments
 from workers.toolchains.resolving import PYTHON, installed_packages, resolve
 
 __all__ = ["small_disk"]
 
+BROUGHT = "Metadata-Version: 2.1\nName: brought-along\nVersion: 1.0\n"
 TEAPOT = ToolchainSpec(("teapot==1.0",), is_over=False)
 SAY = "def main():\n    print('short and stout')\n"
 
@@ -439,3 +440,16 @@ def test_pips_settings_are_uvs_where_uv_has_none() -> None:
         "/mine",
         False,
     )
+
+
+def test_what_a_package_brings_for_itself_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray puts a folder inside of it on the path, whose packages no other program sees."""
+    for folder in (tmp_path / "ray" / "thirdparty", tmp_path.with_name("installed-in-place")):
+        info = folder / f"{folder.name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(BROUGHT.replace("brought-along", folder.name))
+        monkeypatch.syspath_prepend(str(folder))
+    assert {"thirdparty", "installed-in-place"} <= dict(installed_packages()).keys()
+    monkeypatch.setattr(resolving, "site_folders", lambda: iter([str(tmp_path)]))
+    assert "thirdparty" not in dict(installed_packages())
+    assert "installed-in-place" in dict(installed_packages())

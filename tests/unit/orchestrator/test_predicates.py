@@ -27,7 +27,7 @@ from orchestrator.toolchains.releases import between
 ALL = list(STAGES)
 WORSE = Predicate("", "benchmark", "ttft_ms", 5.0)
 MORE = Predicate("", "benchmark", "prefill_tokens_per_s", 5.0)
-KEY = (1, 64)
+KEY = (1, 64, None)
 RELEASES = ["3.13.0", "3.12.0", "3.12.0rc20260101", "3.10.0", "3.9.0", "3.8.0", "3.7.1", "3.7.0", "3.6.0"]
 
 
@@ -178,13 +178,13 @@ def test_what_scatters_takes_more_rounds_and_is_not_decided_by_the_last() -> Non
 
 def test_one_workload_that_is_worse_is_enough() -> None:
     same, worse = [(10.0, 10.0)] * 4, [(10.0, 12.0)] * 4
-    judgement = judge_metric(WORSE, {(1, 32): same, (1, 64): worse}, is_last=False)
+    judgement = judge_metric(WORSE, {(1, 32, None): same, KEY: worse}, is_last=False)
     assert judgement is not None
     assert judgement.mark is Mark.BAD
 
 
 def test_matrix_instructions_that_are_gone_are_worse() -> None:
-    gone = judge_metric(parse("mfma_prefill worse by 10%"), {(None, None): [(96.0, 0.0)]}, is_last=True)
+    gone = judge_metric(parse("mfma_prefill worse by 10%"), {(None, None, None): [(96.0, 0.0)]}, is_last=True)
     assert gone is not None
     assert gone.mark is Mark.BAD
 

@@ -1,5 +1,6 @@
 """The reference that programs are measured against: transformers' own model with eager attention in float32."""
 
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -88,9 +89,18 @@ class ReferenceModel:
         return torch.cat(chosen[:-1], dim=1), torch.cat(logits, dim=1)
 
     @torch.inference_mode()
+    def greedy_tokens(self, prompt: torch.Tensor) -> Generator[int]:
+        """Yield the likeliest tokens after a prompt [1, T], each after those before, without end."""
+        cache, tokens = None, prompt
+        while True:
+            output = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache, tokens = output.past_key_values, output.logits.argmax(-1)
+            yield int(tokens)
+
+    @torch.inference_mode()
     def losses(self, windows: torch.Tensor, first: int) -> torch.Tensor:
         """Return the negative log likelihood [B, N - first] of each window's tokens [B, N] from index `first` on."""
-        return losses(self._logits_before(windows, first), windows[:, first:])
+        return losses(self.logits_before(windows, first), windows[:, first:])
 
     @torch.inference_mode()
     def choice_gaps(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
@@ -98,10 +108,11 @@ class ReferenceModel:
 
         Zero where the token is the likeliest one itself.
         """
-        logits = self._logits_before(tokens, first).float()
+        logits = self.logits_before(tokens, first).float()
         return logits.amax(-1) - logits.gather(-1, tokens[:, first:, None])[..., 0]
 
-    def _logits_before(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+    @torch.inference_mode()
+    def logits_before(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
         """Return the logits [B, N - first, V] from which tokens [B, N] from index `first` on are chosen."""
         count = tokens.shape[1] - first
         logits: torch.Tensor = self._model(input_ids=tokens[:, :-1], use_cache=False, logits_to_keep=count).logits

@@ -12,18 +12,15 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from workers.llm.serving.choices import Choice, ChoicePart
 from workers.llm.serving.completions import Answer, chat_answer, completion_answer
 from workers.llm.serving.connection_limits import MAX_STALL_S, ClosingStream, ConnectionLimits
 from workers.llm.serving.disconnects import until_disconnect
 from workers.llm.serving.engine import Engine, Unavailable
 from workers.llm.serving.errors import add_error_handlers, error_body
-from workers.llm.serving.generation import ProgramFailed, generate
+from workers.llm.serving.generation import Parts, ProgramFailed, generate, joined
 from workers.llm.serving.openai_types import ChatBody, CompletionBody
 from workers.llm.serving.server_metrics import ServerMetrics
 from workers.llm.serving.texts import TextCodec
-
-Parts = list[tuple[Choice, ChoicePart]]
 
 
 @dataclass
@@ -53,7 +50,7 @@ async def prove_health(service: Service) -> None:
     """Compute one real completion. Raises ProgramFailed when the program can't."""
     body = CompletionBody(prompt=[0], max_tokens=2, temperature=0.0, ignore_eos=True)
     answer = completion_answer(body, service.engine, service.codec, service.model)
-    await _joined(generate(service.engine, answer.choices))
+    await joined(generate(service.engine, answer.choices))
 
 
 def _add_routes(app: FastAPI) -> None:
@@ -104,19 +101,10 @@ def _check_model(name: str, service: Service) -> None:
 async def _respond(service: Service, answer: Answer, request: Request) -> Response:
     parts = _timed(service, generate(service.engine, answer.choices))
     if not answer.body.stream:
-        whole = await until_disconnect(request, _joined(parts))
+        whole = await until_disconnect(request, joined(parts))
         return JSONResponse(answer.whole(whole)) if whole is not None else Response(status_code=499)
     first = await anext(parts)  # what is refused is refused with a status, and not within the stream
     return ClosingStream(_events(answer, parts, first), media_type="text/event-stream")
-
-
-async def _joined(parts: AsyncIterator[Parts]) -> dict[int, ChoicePart]:
-    whole: dict[int, ChoicePart] = {}
-    async with aclosing(parts):  # type: ignore[type-var]
-        async for news in parts:
-            for choice, part in news:
-                whole.setdefault(choice.index, ChoicePart()).add(part)
-    return whole
 
 
 async def _events(answer: Answer, parts: AsyncIterator[Parts], first: Parts) -> AsyncIterator[bytes]:

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 
 from workers.llm.serving.choices import Choice, ChoicePart
 from workers.llm.serving.engine import Engine, Outputs
 from workers.llm.serving.sequences import FinishReason, Output
+
+Parts = list[tuple[Choice, ChoicePart]]  #: what some choices grew by
 
 
 class ProgramFailed(Exception):
@@ -31,7 +34,7 @@ def _spread(outputs: Outputs) -> None:
         sequence.take(output)
 
 
-async def generate(engine: Engine, choices: Sequence[Choice]) -> AsyncIterator[list[tuple[Choice, ChoicePart]]]:
+async def generate(engine: Engine, choices: Sequence[Choice]) -> AsyncIterator[Parts]:
     """Yield what the choices grow by, as often as there is something new, until all are done.
 
     Whoever stops asking cancels what is not done. Raises QueueFull or Unavailable at first, ProgramFailed later.
@@ -54,6 +57,16 @@ async def generate(engine: Engine, choices: Sequence[Choice]) -> AsyncIterator[l
         for choice in choices:
             if not choice.is_done:
                 engine.cancel(choice.sequence)
+
+
+async def joined(parts: AsyncIterator[Parts]) -> dict[int, ChoicePart]:
+    """Return all of each choice by its index, once it is whole."""
+    whole: dict[int, ChoicePart] = {}
+    async with aclosing(parts):  # type: ignore[type-var]
+        async for news in parts:
+            for choice, part in news:
+                whole.setdefault(choice.index, ChoicePart()).add(part)
+    return whole
 
 
 def _taker(arrived: "asyncio.Queue[tuple[Choice, Output]]", choice: Choice):  # type: ignore[no-untyped-def]
