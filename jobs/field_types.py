@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 DURATION = re.compile(r"(?:([0-9]{1,9})h)?\s*(?:([0-9]{1,9})m)?\s*(?:([0-9]{1,9})s)?")
 MOST_PRIORITY = 1000
-TIME_UNITS = frozenset({"ms", "s", "tokens/s"})
+#: of metrics that a gate can be on: times, rates, energy and power, which all vary from run to run
+GATED_UNITS = frozenset({"ms", "s", "tokens/s", "requests/s", "J", "tokens/J", "W"})
 
 
 class Section(BaseModel):
@@ -41,13 +42,13 @@ class AllowedNames:
         return name
 
 
-def _timed_metrics() -> list[str]:
-    return [name for name, metric in METRICS.items() if metric.unit in TIME_UNITS]
+def _gated_metrics() -> list[str]:
+    return [name for name, metric in METRICS.items() if metric.unit in GATED_UNITS]
 
 
 TARGET_NAMES = AllowedNames(lambda: TARGETS)
 QUANTIZER_NAMES = AllowedNames(lambda: QUANTIZERS)
-TIMED_METRICS = AllowedNames(_timed_metrics)
+GATED_METRICS = AllowedNames(_gated_metrics)
 
 
 def _seconds(value: object) -> object:
@@ -110,7 +111,7 @@ def _as_file(value: object) -> object:
 
 TargetName = Annotated[str, AfterValidator(TARGET_NAMES.validate), TARGET_NAMES]
 QuantizerName = Annotated[str, AfterValidator(QUANTIZER_NAMES.validate), QUANTIZER_NAMES]
-TimedMetric = Annotated[str, AfterValidator(TIMED_METRICS.validate), TIMED_METRICS]
+GatedMetric = Annotated[str, AfterValidator(GATED_METRICS.validate), GATED_METRICS]
 ToolchainName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Text = Annotated[str, Field(max_length=limits.MAX_TEXT)]  #: a path, a name or a word
 ModelName = Annotated[Text, Field(min_length=1)]

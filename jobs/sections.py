@@ -12,13 +12,13 @@ from jobs.field_types import (
     Count,
     FileName,
     FolderName,
+    GatedMetric,
     OneOrMore,
     ProgramInput,
     QuantizerName,
     Section,
     TaskName,
     Text,
-    TimedMetric,
     Tokens,
     ToolFlags,
     Windows,
@@ -246,14 +246,15 @@ class SharktankSection(Section):
 
 
 class GateSection(Section):
-    """When a cell fails because it is slower than a baseline, beyond the noise of its device."""
+    """When a cell fails because it is slower, or takes more energy, than a baseline, beyond the noise of its device."""
 
     against: Baseline = "last-good"
     """Baseline: earlier good runs, a reference target, or another toolchain, such as `toolchain:iree-3.12`."""
-    metrics: OneOrMore[TimedMetric] = ["ttft_ms", "itl_ms"]
-    """Metrics that are compared."""
+    metrics: OneOrMore[GatedMetric] = ["ttft_ms", "itl_ms"]
+    """Metrics that are compared: times, rates, energy and power, such as `decode_tokens_per_j`. One that a device does
+    not tell passes with a warning."""
     slowdown_percent: Annotated[float, Field(ge=0.5, le=100)] = 5.0
-    """Slowdown that is found 95 times in 100."""
+    """Slowdown, or loss in another metric, that is found 95 times in 100."""
     runs: Annotated[int, Field(ge=1, le=9)] = 9
     """Most measurements that are made until the gate can decide."""
 

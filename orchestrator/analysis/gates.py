@@ -18,7 +18,7 @@ from jobs.task import TaskResult
 from orchestrator.analysis.change_points import find_change_points
 from orchestrator.analysis.noise import learn_noise
 from orchestrator.analysis.sequential_test import Baseline, SequentialResult, sequential_test
-from orchestrator.analysis.verdicts import Verdict
+from orchestrator.analysis.verdicts import SPEED_UNITS, Verdict
 from orchestrator.formatting import format_count, format_quantity
 from orchestrator.workloads import workload_words
 
@@ -52,6 +52,13 @@ def gated_runs(result: TaskResult, task: GatedAttempt, gate: GateSection) -> tup
         if not measurement.context.get(DISTURBED) and value > 0:
             runs.append(_run(measurement.metric, value, measurement.context, task))
     return runs, disturbed_by
+
+
+def unmeasured(result: TaskResult, gate: GateSection) -> list[str]:
+    """Return the gated metrics of the result's stage that it did not measure, such as energy that no device tells."""
+    measured = {measurement.metric for measurement in result.measurements}
+    stages = {METRICS[metric].stage for metric in measured}
+    return [metric for metric in gate.metrics if METRICS[metric].stage in stages and metric not in measured]
 
 
 def _run(metric: str, value: float, facts: Any, task: GatedAttempt) -> MeasuredRun:
@@ -225,7 +232,8 @@ def _sentence(decision: GateDecision) -> str:
     assert baseline is not None
     low, mean, high = (100 * math.expm1(log) for log in (result.log_low, result.log_slowdown, result.log_high))
     workload = f" ({workload_words(run.workload)})" if run.workload else ""
-    verb = "is slower than" if result.verdict is Verdict.SLOWER else "may be slower than"
+    worse = "slower" if METRICS[run.metric].unit in SPEED_UNITS else "worse"
+    verb = f"is {worse} than" if result.verdict is Verdict.SLOWER else f"may be {worse} than"
     sign = 1 if METRICS[run.metric].is_lower_better else -1
     value = format_quantity(math.exp(baseline.log_mean + sign * result.log_slowdown), run.unit)
     figures = f"{mean:+.1f}%, {low:+.1f} to {high:+.1f}, noise {100 * decision.sigma:.1f}%"

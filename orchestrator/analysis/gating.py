@@ -28,6 +28,8 @@ def apply_gates(database: Database, results: Sequence[TaskResult]) -> list[TaskR
 def _apply_gate(database: Database, result: TaskResult, task: GatedAttempt) -> TaskResult:
     gate = GateSection.model_validate(task.gate)
     latest, disturbed_by = gates.gated_runs(result, task, gate)
+    if missing := gates.unmeasured(result, gate):
+        result = gates.passed(result, [f"gate: {', '.join(missing)} passes: it was not measured"])
     if not latest and not disturbed_by:
         return result  # of a stage that measures none of the gate's metrics
     earlier = [

@@ -48,6 +48,7 @@ class World:
         self.head, self.store, self.executor = head, store, executor
         self.versions: Mapping[str, str] = {}  #: that results tell of
         self.variables: Mapping[str, str] = {}  #: that results were measured under
+        self.tells_energy = False
 
     def job(self, *medians: float, disturbed: str = "", **keys: Any) -> TaskRow:
         """Run a benchmark that measures one median per attempt; it must use all of them."""
@@ -60,11 +61,12 @@ class World:
         return task(self.store, f"{job}-01")
 
     def deliver(self, median: float, disturbed: str) -> None:
-        """End the one running attempt with this median."""
+        """End the one running attempt with this median, and as many tokens per joule where the device tells energy."""
         context: dict[str, Any] = {"batch": 1, "prompt_tokens": 64, "variables": self.variables}
         context |= {"disturbed": disturbed} if disturbed else {}
         samples = (median * 0.99, median, median * 1.3)
         measured = [Measurement("ttft_ms", samples, context)]
+        measured += [Measurement("decode_tokens_per_j", samples, context)] if self.tells_energy else []
         result = result_of(only(self.executor), None, measured, ())
         self.executor.deliver(replace(result, versions=self.versions or result.versions))
 
@@ -104,6 +106,22 @@ def test_what_is_slower_is_measured_again_and_then_fails_with_its_figures(world:
     assert "in 2 runs" in row.failure.message
     assert len(runs(world.store.database, RunFilter(("ttft_ms",), tasks=(row.id,)))) == 2  # no sample is lost
     assert not any(run.is_good for run in runs(world.store.database, RunFilter(("ttft_ms",), tasks=(row.id,))))
+
+
+@ON_SQLITE
+def test_what_takes_more_energy_fails_and_what_no_device_tells_passes_with_a_warning(world: World) -> None:
+    gate = {"metrics": ["decode_tokens_per_j"]}
+    world.tells_energy = True
+    world.past()
+    row = world.job(85.0, 85.4, gate=gate)
+    assert row.failure is not None
+    assert "tokens/J is worse than the last good 100 tokens/J (8 runs): +17" in row.failure.message
+    world.tells_energy = False
+    row = world.job(100.0, gate=gate)
+    assert (row.state, row.warnings) == (
+        TaskState.SUCCEEDED,
+        ("gate: decode_tokens_per_j passes: it was not measured",),
+    )
 
 
 @ON_SQLITE

@@ -68,7 +68,11 @@ def test_compilers_are_compared_on_one_export() -> None:
     asked_for = [name for name, stage in STAGES.items() if stage.is_default]
     under = {stage: [task.toolchain for task in made.tasks if task.stage == stage] for stage in asked_for}
     each = ["default", "iree-3.12", "iree-3.11"]
-    assert under == {"quantize": [], "export": ["default"], **dict.fromkeys((stage for stage in OF_IREE if stage in asked_for), each)}
+    assert under == {
+        "quantize": [],
+        "export": ["default"],
+        **dict.fromkeys((stage for stage in OF_IREE if stage in asked_for), each),
+    }
 
 
 def test_what_runs_under_the_default_is_not_called_after_another_toolchain() -> None:

@@ -14,7 +14,7 @@ import torch
 from workers.llm.numerics.distances import finite_or_none
 
 #: The largest error of a layer or module of a right program, by precision: at least three times what layers of the
-#: shipped model have at tp 1 and 2 (6e-7, 1.4e-3, 1.1e-2, 3.1e-2, 5.7e-2, 2.3e-3). Low-bit weights are the reference's,
+#: shipped model have at tp 1 and 2 (6e-7, 1.4e-3, 1.7e-2, 3.1e-2, 5.7e-2, 2.3e-3). Low-bit weights are the reference's,
 #: too; how their inputs are rounded is part of the error.
 LIMITS = {"f32": 1e-4, "f16": 3e-2, "bf16": 1e-1, "fp8": 0.15, "int8": 0.2, "int4": 3e-2}
 
