@@ -13,6 +13,7 @@ class ArtifactKind:
 
 ARTIFACT_KINDS: dict[str, ArtifactKind] = {
     "config": ArtifactKind(is_reported=True),
+    "dump": ArtifactKind(is_input=False),  # it says how the program was made, and follows from what that follows from
     "flags": ArtifactKind(),
     "irpa": ArtifactKind(is_reported=True),
     "log": ArtifactKind(is_input=False),  # logs and reports contain times, which differ between equal runs

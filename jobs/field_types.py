@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from jobs import limits
 from jobs.input_files import InputFile, InputFolder
-from jobs.metrics import METRICS
+from jobs.metrics import EXACT, METRICS
 from jobs.plain_text import escape_hidden, has_hidden
 from jobs.quantizers import QUANTIZERS
 from jobs.targets import TARGETS
@@ -43,7 +43,8 @@ class AllowedNames:
 
 
 def _gated_metrics() -> list[str]:
-    return [name for name, metric in METRICS.items() if metric.unit in GATED_UNITS]
+    exact = {metric for metrics in EXACT.values() for metric in metrics}
+    return [*(name for name, metric in METRICS.items() if metric.unit in GATED_UNITS and name not in exact), *EXACT]
 
 
 TARGET_NAMES = AllowedNames(lambda: TARGETS)

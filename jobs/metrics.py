@@ -23,6 +23,22 @@ SERVING_TIMES = {
     "e2e": "from a request to its last token",
 }
 
+#: What is known of an entry point without a device, over all devices of one call (`workers.llm.kernels.report`).
+KERNEL_FACTS: dict[str, Metric] = {
+    "floor_ms": Metric("analyse", "ms", title="least time of the busiest device, from its peaks"),
+    "flops": Metric("analyse", "operations"),
+    "bytes": Metric("analyse", "bytes", title="read and written, each tensor of a dispatch once"),
+    "dispatches": Metric("analyse", "dispatches"),
+    "spills": Metric("analyse", "registers", title="registers of all kernels that are kept in memory"),
+    "min_waves": Metric("analyse", "waves", is_lower_better=False, title="fewest waves that a SIMD holds of a kernel"),
+    "mfma": Metric("analyse", "instructions", is_lower_better=False, title="matrix instructions of its kernels"),
+    "few_workgroups": Metric("analyse", "dispatches", title="dispatches with fewer workgroups than compute units"),
+    "link_bytes": Metric("analyse", "bytes", title="sent from device to device"),
+    "link_steps": Metric("analyse", "steps", title="transfers between devices, one after another"),
+    "link_floor_ms": Metric("analyse", "ms", title="least time of these transfers"),
+}
+ANALYSED = ("prefill", "decode", "call")  #: kinds of entry points
+
 METRICS: dict[str, Metric] = {
     "ttft_ms": Metric("benchmark", "ms", title="time to first token: one prefill", has_published_noise=True),
     "itl_ms": Metric("benchmark", "ms", title="inter-token latency: one decode step", has_published_noise=True),
@@ -91,6 +107,7 @@ METRICS: dict[str, Metric] = {
         for kind in ("fp8", "int8")
         for entry in ("prefill", "decode", "extend", "score")
     },
+    **{f"{entry}_{name}": fact for entry in ANALYSED for name, fact in KERNEL_FACTS.items()},
     "call_ms": Metric("benchmark", "ms", title="one call of a program that haloctl did not make"),
     "output_error": Metric("invoke", "fraction", title="largest difference of a given program's results"),
     "load_s": Metric("invoke", "s", title="loading module and parameters"),
@@ -110,6 +127,14 @@ METRICS: dict[str, Metric] = {
     "eval_drop": Metric("evaluate", "1", title="by how much a score is worse than the reference's on the same items"),
     "eval_drop_stderr": Metric("evaluate", "1", title="standard error of that, whose items are pairs"),
 }
+
+#: What a gate compares exactly, each with the metrics that it stands for: it follows from the program alone.
+EXACT: dict[str, tuple[str, ...]] = {fact: tuple(f"{entry}_{fact}" for entry in ANALYSED) for fact in KERNEL_FACTS}
+
+
+def stage_of_metric(name: str) -> str:
+    """Return the stage that measures a metric, or one of `EXACT`."""
+    return METRICS[EXACT[name][0] if name in EXACT else name].stage
 
 
 def metrics_like(pattern: str) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from jobs.engines import ENGINES
 from jobs.exporters import normalize_axes, stages_of
 from jobs.hashing import digest_of
 from jobs.job_file.spec import JobSpec
-from jobs.metrics import METRICS
 from jobs.stages import STAGES
 from jobs.stages.base import Cell, Model, Stage
 from jobs.task import Node, Pin, Resources
@@ -73,7 +72,7 @@ def plan(
         for variant in pin_variants(unpinned_variants(spec, one_model), spec.benchmark.on, nodes)
     ]
     baselines = _baselines(spec, variants)
-    gated_stages = {METRICS[metric].stage for metric in spec.gate.metrics} if spec.gate else set()
+    gated_stages = spec.gate.stages if spec.gate else set()
     tasks: dict[str, PlannedTask] = {}
     keys: dict[tuple[Variant, str], str] = {}
     for name, variant in product(STAGES, sorted(variants, key=baselines.__contains__)):

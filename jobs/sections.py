@@ -25,6 +25,7 @@ from jobs.field_types import (
     distinct,
 )
 from jobs.input_files import InputFile
+from jobs.metrics import EXACT, stage_of_metric
 from jobs.process_order import ProcessOrder
 from jobs.variants import BenchmarkPlacement
 
@@ -246,17 +247,34 @@ class SharktankSection(Section):
 
 
 class GateSection(Section):
-    """When a cell fails because it is slower, or takes more energy, than a baseline, beyond the noise of its device."""
+    """When a cell fails: it is slower, or takes more energy, than a baseline, beyond the noise of its device, or it has
+    worse kernels."""
 
     against: Baseline = "last-good"
     """Baseline: earlier good runs, a reference target, or another toolchain, such as `toolchain:iree-3.12`."""
     metrics: OneOrMore[GatedMetric] = ["ttft_ms", "itl_ms"]
-    """Metrics that are compared: times, rates, energy and power, such as `decode_tokens_per_j`. One that a device does
-    not tell passes with a warning."""
+    """Metrics that are compared: times, rates, energy and power, such as `decode_tokens_per_j`; one that a device does
+    not tell passes with a warning. And what follows from the program alone (`spills`, `mfma`, `bytes`, ... of the stage
+    analyse), which may not be worse at all and needs no device."""
     slowdown_percent: Annotated[float, Field(ge=0.5, le=100)] = 5.0
     """Slowdown, or loss in another metric, that is found 95 times in 100."""
     runs: Annotated[int, Field(ge=1, le=9)] = 9
     """Most measurements that are made until the gate can decide."""
+
+    @property
+    def timings(self) -> tuple[str, ...]:
+        """The metrics that vary from run to run."""
+        return tuple(name for name in self.metrics if name not in EXACT)
+
+    @property
+    def exact(self) -> tuple[str, ...]:
+        """The metrics that follow from the program alone."""
+        return tuple(metric for name in self.metrics for metric in EXACT.get(name, ()))
+
+    @property
+    def stages(self) -> set[str]:
+        """The stages that measure its metrics."""
+        return set(map(stage_of_metric, self.metrics))
 
     @property
     def toolchain(self) -> str | None:

@@ -74,6 +74,7 @@ class FailureKind(StrEnum):
     TOOL_FAILED = "tool_failed"  #: a program or tool exited with an error
     WRONG_NUMBERS = "wrong_numbers"  #: it ran and computed wrong results
     TOO_SLOW = "too_slow"  #: its gate found it slower than the baseline, beyond the noise
+    KERNELS_WORSE = "kernels_worse"  #: its gate found more spills, traffic or dispatches than the baseline has
     INCONCLUSIVE = "inconclusive"  #: its gate needs another measurement to decide
     OUT_OF_MEMORY = "out_of_memory"
     TIMED_OUT = "timed_out"
@@ -106,6 +107,7 @@ POLICIES: dict[FailureKind, Policy] = {
     FailureKind.TOOL_FAILED: Policy(keeps_results=True),
     FailureKind.WRONG_NUMBERS: Policy(keeps_results=True),
     FailureKind.TOO_SLOW: Policy(keeps_results=True),
+    FailureKind.KERNELS_WORSE: Policy(keeps_results=True),
     FailureKind.INCONCLUSIVE: Policy(10, keeps_results=True),  # more than a gate can use: it decides on its own
     FailureKind.OUT_OF_MEMORY: Policy(keeps_results=True),
     FailureKind.TIMED_OUT: Policy(keeps_results=True),

@@ -48,7 +48,7 @@ def _iree(release: str) -> ToolchainSpec:
 def _iree_compiler(release: str) -> ToolchainSpec:
     """Return a compiler alone; its programs run in the default toolchain's runtime, as those of other compilers do."""
     compiler = release if release.count(".") > 1 else f"{release}.*"
-    return ToolchainSpec((f"iree-base-compiler=={compiler}",), stages=("compile",))
+    return ToolchainSpec((f"iree-base-compiler=={compiler}",), stages=("compile", "analyse"))
 
 
 def _quantizer(row: Quantizer, release: str) -> ToolchainSpec:
@@ -73,7 +73,12 @@ TOOLCHAINS: dict[str, ToolchainSpec] = {
             "iree-base-compiler==3.9.0",
             "iree-base-runtime==3.9.0",
         ),
-        stages=("compile", "invoke", "benchmark"),  # its transformers are too old for the reference of numerics
+        stages=(
+            "compile",
+            "analyse",
+            "invoke",
+            "benchmark",
+        ),  # its transformers are too old for the reference of numerics
         is_over=False,
     ),
     # iree-import-onnx reads ONNX with its own package.

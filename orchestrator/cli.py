@@ -34,6 +34,7 @@ COMMANDS = {
     "query": "results.query",
     "compare": "results.compare",
     "numerics": "results.numerics",
+    "kernels": "results.kernels",
     "trend": "results.trend",
     "report": "results.report",
     "usage": "results.usage",

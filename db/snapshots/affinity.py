@@ -9,7 +9,7 @@ from db.reads.identities import SUCCEEDED
 from db.schema import tables
 from db.schema.imported import DIGEST
 from db.schema.values import places_of
-from jobs.metrics import METRICS
+from jobs.metrics import stage_of_metric
 from jobs.sections import GateSection
 from jobs.task import Place
 from jobs.toolchains import DEFAULT
@@ -41,7 +41,7 @@ def preferred_places(connection: Connection, jobs: Sequence[str]) -> dict[str, A
 
 def _gated_tasks(connection: Connection, job: str, gate: GateSection) -> list[tuple[str, str, str, str]]:
     """Return the job's gated tasks, each with variant, target and stage of the runs that it is compared with."""
-    cells, stages = tables.cells.c, sorted({METRICS[metric].stage for metric in gate.metrics})
+    cells, stages = tables.cells.c, sorted(map(stage_of_metric, gate.timings))
     query = (
         select(cells.task, cells.variant, cells.target, cells.stage, cells.toolchain)
         .join(tables.tasks, tables.tasks.c.id == cells.task)

@@ -13,7 +13,7 @@ from jobs.exporters import stages_of
 from jobs.inductor_options import inductor_problem
 from jobs.job_file.spec import JobSpec
 from jobs.job_file.variant_checks import variant_problems
-from jobs.metrics import METRICS
+from jobs.metrics import EXACT, stage_of_metric
 from jobs.models import ModelKind, ModelSource
 from jobs.problems import Key, Problem
 from jobs.runtime_flags import is_runtime_flag, runtime_flag_problem
@@ -156,9 +156,12 @@ def _pool(spec: JobSpec) -> Problem | None:
 
 def _gate(spec: JobSpec, toolchains: Specs) -> Problem | None:
     for metric in spec.gate.metrics if spec.gate else ():
-        if (stage := METRICS[metric].stage) not in spec.stages:
+        if (stage := stage_of_metric(metric)) not in spec.stages:
             message = f"{metric} needs the stage {stage}, which is not among the stages"
             return Problem(message, (("gate", "metrics"), ("gate",)))
+        if spec.gate and spec.gate.against == "target" and metric in EXACT:
+            message = f"{metric} is compared with other programs, and no target is one: use last-good or toolchain:NAME"
+            return Problem(message, (("gate", "against"), ("gate", "metrics"), ("gate",)))
     return None
 
 

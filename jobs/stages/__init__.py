@@ -1,5 +1,6 @@
 """The table of stages, in the order of the matrix's columns."""
 
+from jobs.stages.analyse import ANALYSE
 from jobs.stages.base import Stage
 from jobs.stages.benchmark import BENCHMARK
 from jobs.stages.compile import COMPILE
@@ -17,6 +18,7 @@ STAGES: dict[str, Stage] = {
     "quantize": QUANTIZE,
     "export": EXPORT,
     "compile": COMPILE,
+    "analyse": ANALYSE,
     "invoke": INVOKE,
     "numerics": NUMERICS,
     "reference": REFERENCE,

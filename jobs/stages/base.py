@@ -170,6 +170,16 @@ def _no_figure(medians: Medians, target: str) -> str:
 
 
 @dataclass(frozen=True)
+class Archive:
+    """Files that commands leave in a folder beside outputs/, kept together as one artifact, a .tar.gz."""
+
+    folder: str
+    patterns: tuple[str, ...]  #: of the names of its files; no folders within
+    kind: str
+    max_bytes: int  #: of all its files; what is larger is not kept, which is no failure
+
+
+@dataclass(frozen=True)
 class Stage:
     """One kind of work."""
 
@@ -181,6 +191,7 @@ class Stage:
     resources: Callable[[Cell], Resources]
     parse: Callable[[Settings, Path], Outcome]  #: reads outputs/ of a working folder after its commands succeeded
     artifacts: Mapping[str, str] = field(default_factory=dict)  #: suffix of an output's name -> kind of artifact
+    archives: Mapping[str, Archive] = field(default_factory=dict)  #: by the names that they are kept under
     version: int = 1  #: raised when the same settings no longer mean the same outputs
     is_default: bool = True  #: part of a job whose file names no stages
     is_measured: bool = False  #: it measures a machine, so its results are taken from the cache only on request

@@ -1,6 +1,5 @@
 """Compile: iree-compile compiles the MLIR into a module for one target."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from jobs.runtime_flags import is_runtime_flag
 from jobs.stages.base import (
     INPUTS,
     OUTPUTS,
+    Archive,
     Cell,
     Medians,
     Observed,
@@ -19,13 +19,23 @@ from jobs.stages.base import (
     is_served,
     parallelism_settings,
 )
+from jobs.stages.matrix_instructions import count_matrix_instructions
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS, compile_flags
 from jobs.task import GIB, Command, Measurement, Outcome, Resources
 from jobs.toolchains import Toolchain
 from jobs.variants import QUANTIZED
 
-DUMP = "dump"  #: a folder beside outputs/ for the compiler's dump of its dispatches, which is not published
+DUMP = "dump"  #: a folder beside outputs/ for what the compiler writes about the program
+DUMP_ARCHIVE = "dump.tar.gz"
+#: The schedule, workgroups, chosen configurations and assembly: what `analyse` reads. 405B over 8 devices has 12 MB.
+DUMP_FILES = ("*.stream.mlir", "*.executable-targets.mlir", "configured_*.mlir", "*.rocmasm", "*.s")
+MAX_DUMP_BYTES = 256 << 20
+DUMP_FLAGS = (
+    f"--dump-compilation-phases-to={DUMP}",
+    f"--iree-hal-dump-executable-intermediates-to={DUMP}",
+    f"--iree-hal-dump-executable-configurations-to={DUMP}",
+)
 ENTRIES = ("prefill", "decode", "extend", "score")  #: functions of a program that run the model
 #: endings of the names of low-precision matrix instructions, such as v_mfma_i32_16x16x32_i8; on gfx950 one instruction
 #: is for all small floats, which programs here use only for fp8
@@ -53,9 +63,6 @@ def settings(cell: Cell) -> dict[str, Any]:
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     """Return one iree-compile, with the flags as the toolchain's compiler spells them."""
-    dump = (
-        [f"--iree-hal-dump-executable-intermediates-to={DUMP}"] if TARGETS[settings["target"]].assembly_suffix else []
-    )
     return [
         Command(
             (
@@ -64,7 +71,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
                 "-o",
                 f"{OUTPUTS}/model.vmfb",
                 *code_flags(settings, toolchain),
-                *dump,
+                *DUMP_FLAGS,
             )
         )
     ]
@@ -84,35 +91,16 @@ def resources(cell: Cell) -> Resources:
     return Resources(cpus=1, memory_bytes=2 * GIB)
 
 
-def count_matrix_instructions(folder: Path, instruction: str, suffix: str) -> Counter[tuple[str, str]]:
-    """Count the matrix instructions in the dumped assembly by entry point and name of the instruction.
-
-    One file has the kernels of several dispatches; each kernel begins with `.globl` and its symbol, which starts with
-    the name of the entry point.
-    """
-    counts: Counter[tuple[str, str]] = Counter()
-    for path in folder.rglob(f"*{suffix}"):
-        entry = ""
-        with path.open(errors="replace") as lines:
-            for line in lines:
-                words = line.split(maxsplit=2)
-                if words[:1] == [".globl"]:
-                    entry = next((name for name in ENTRIES if words[1].startswith(f"{name}_bs")), "other")
-                elif words and words[0].startswith(instruction):
-                    counts[entry, words[0]] += 1
-    return counts
-
-
 def parse(settings: Settings, folder: Path) -> Outcome:
     """Return the module's size and its matrix instructions, with a warning for a matmul that does not use them."""
     measurements = [Measurement("vmfb_bytes", (float((folder / OUTPUTS / "model.vmfb").stat().st_size),))]
     target = TARGETS[settings["target"]]
     if not target.matrix_instruction:
         return Outcome(tuple(measurements))
-    counts = count_matrix_instructions(folder / DUMP, target.matrix_instruction, target.assembly_suffix)
+    entries = [entry for entry in ENTRIES if f"{entry}_rows" in settings]
+    instruction, suffix = target.matrix_instruction, target.assembly_suffix
     warnings = []
-    for entry in (entry for entry in ENTRIES if f"{entry}_rows" in settings):
-        kinds = {name: count for (where, name), count in counts.items() if where == entry}
+    for entry, kinds in count_matrix_instructions(folder / DUMP, instruction, suffix, entries).items():
         measurements.append(Measurement(f"mfma_{entry}", (float(sum(kinds.values())),)))
         measurements += [
             Measurement(f"mfma_{kind}_{entry}", (float(low),)) for kind, low in low_counts(kinds, settings)
@@ -172,6 +160,8 @@ COMPILE = Stage(
     resources=resources,
     parse=parse,
     artifacts={"model.vmfb": "vmfb"},
+    archives={DUMP_ARCHIVE: Archive(DUMP, DUMP_FILES, "dump", MAX_DUMP_BYTES)},
+    version=2,
     has_program=False,
     observe=observe,
     figure=figure,

@@ -12,7 +12,7 @@ from typing import Any
 from jobs.input_files import InputFile, file_setting, path_of
 from jobs.number_format import format_number
 from jobs.process_order import ProcessOrder, order_processes, report_name
-from jobs.stages import benchmark, compile, export, invoke
+from jobs.stages import analyse, benchmark, compile, export, invoke
 from jobs.stages.base import (
     INPUTS,
     OUTPUTS,
@@ -78,12 +78,31 @@ def compile_commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
     if _is_compiled(settings):
         return [_copy(f"{INPUTS}/export/{MODULE}", MODULE)]
     flags = compile.code_flags(settings, toolchain)
-    return [Command(("iree-compile", f"{INPUTS}/export/{MLIR}", "-o", f"{OUTPUTS}/{MODULE}", *flags))]
+    output = f"{OUTPUTS}/{MODULE}"
+    return [Command(("iree-compile", f"{INPUTS}/export/{MLIR}", "-o", output, *flags, *compile.DUMP_FLAGS))]
 
 
 def parse_compiled(settings: Settings, folder: Path) -> Outcome:
     """Return the module's size."""
     return Outcome((Measurement("vmfb_bytes", (float((folder / OUTPUTS / MODULE).stat().st_size),)),))
+
+
+def analyse_settings(cell: Cell) -> dict[str, Any]:
+    """Return the target with its peaks, and the function."""
+    chosen = {key: value for key, value in analyse.settings(cell).items() if key in ("target", "tp", "peaks")}
+    return {"exporter": GIVEN, **chosen, "function": cell.spec.program.function}
+
+
+def parse_analysed(settings: Settings, folder: Path) -> Outcome:
+    """Return the facts of the function."""
+    entry = read_report(folder, analyse.REPORT)["entries"].get(settings["function"])
+    context = {"function": settings["function"]}
+    return Outcome(tuple(analyse.facts_of(entry, CALL, context)) if entry else ())
+
+
+def is_compiled_here(cell: Cell) -> bool:
+    """Return whether the program is no compiled module yet, about which nothing is written."""
+    return not cell.model.text.endswith(COMPILED)
 
 
 def call_settings(cell: Cell) -> dict[str, Any]:
@@ -198,6 +217,11 @@ def call_figure(medians: Medians, target: str) -> str:
     return f"{format_number(medians['call_ms'])} ms a call" if "call_ms" in medians else ""
 
 
+def floor_figure(medians: Medians, target: str) -> str:
+    """Return the floor of one call."""
+    return f"{format_number(medians['call_floor_ms'])} ms" if "call_floor_ms" in medians else ""
+
+
 def error_figure(medians: Medians, target: str) -> str:
     """Return the largest difference."""
     return f"differs by {medians['output_error']:.2g}" if "output_error" in medians else ""
@@ -222,6 +246,13 @@ STAGES = {
         own_toolchain=import_toolchain,
     ),
     "compile": replace(compile.COMPILE, settings=compile_settings, commands=compile_commands, parse=parse_compiled),
+    "analyse": replace(
+        analyse.ANALYSE,
+        settings=analyse_settings,
+        parse=parse_analysed,
+        is_needed=is_compiled_here,
+        figure=floor_figure,
+    ),
     "invoke": replace(
         invoke.INVOKE,
         settings=invoke_settings,

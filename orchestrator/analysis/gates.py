@@ -44,7 +44,7 @@ class GateDecision:
 
 def gated_runs(result: TaskResult, task: GatedAttempt, gate: GateSection) -> tuple[list[MeasuredRun], str]:
     """Return a result's undisturbed runs of the gated metrics, and what disturbed the others."""
-    gated = [measurement for measurement in result.measurements if measurement.metric in gate.metrics]
+    gated = [measurement for measurement in result.measurements if measurement.metric in gate.timings]
     disturbed_by, runs = "", []
     for measurement in gated:
         disturbed_by = str(measurement.context.get(DISTURBED) or disturbed_by)

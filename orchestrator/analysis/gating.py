@@ -10,7 +10,7 @@ from db.schema.ids import epoch_of
 from db.writes.targets import quoted_targets
 from jobs.sections import GateSection
 from jobs.task import TaskResult
-from orchestrator.analysis import gates
+from orchestrator.analysis import exact_gates, gates
 
 MAX_HISTORY = 2000  #: measurements that are looked back on
 
@@ -27,6 +27,12 @@ def apply_gates(database: Database, results: Sequence[TaskResult]) -> list[TaskR
 
 def _apply_gate(database: Database, result: TaskResult, task: GatedAttempt) -> TaskResult:
     gate = GateSection.model_validate(task.gate)
+    if gate.exact:
+        result = exact_gates.judge(result, task, gate, _history(database, task, gate, gate.exact))
+    return _apply_timings(database, result, task, gate) if gate.timings and result.failure is None else result
+
+
+def _apply_timings(database: Database, result: TaskResult, task: GatedAttempt, gate: GateSection) -> TaskResult:
     latest, disturbed_by = gates.gated_runs(result, task, gate)
     if missing := gates.unmeasured(result, gate):
         result = gates.passed(result, [f"gate: {', '.join(missing)} passes: it was not measured"])
@@ -34,12 +40,12 @@ def _apply_gate(database: Database, result: TaskResult, task: GatedAttempt) -> T
         return result  # of a stage that measures none of the gate's metrics
     earlier = [
         run
-        for run in runs(database, RunFilter(tuple(gate.metrics), tasks=(task.task,)))
+        for run in runs(database, RunFilter(gate.timings, tasks=(task.task,)))
         if run.epoch > task.base_epoch and run.attempt != result.attempt
     ]
     if not latest and not earlier:
         return gates.passed(result, [f"gate: not judged: {disturbed_by}"])
-    history = [run for run in _history(database, task, gate) if run.task != task.task]
+    history = [run for run in _history(database, task, gate, gate.timings) if run.task != task.task]
     quoted = quoted_targets(database) if gate.against == gates.TARGET else []
     is_last = epoch_of(result.attempt) - task.base_epoch >= gate.runs
     return gates.apply_decisions(
@@ -47,9 +53,9 @@ def _apply_gate(database: Database, result: TaskResult, task: GatedAttempt) -> T
     )
 
 
-def _history(database: Database, task: GatedAttempt, gate: GateSection) -> list[MeasuredRun]:
+def _history(database: Database, task: GatedAttempt, gate: GateSection, metrics: tuple[str, ...]) -> list[MeasuredRun]:
     """Read good runs of the variant that is the baseline, newest first, on any device; none that were imported."""
-    metrics, toolchain = tuple(gate.metrics), gate.toolchain
+    toolchain = gate.toolchain
     if toolchain is None:
         history = runs(database, RunFilter(metrics, variants=(task.variant,)), MAX_HISTORY)
     else:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jobs.metrics import METRICS
+from jobs.metrics import ANALYSED, KERNEL_FACTS, METRICS
 
 SPEED_UNITS = frozenset({"ms", "s", "tokens/s"})  #: of what is faster or slower, rather than better or worse
 
@@ -40,6 +40,9 @@ class Tolerance:
         return math.isclose(old, new, rel_tol=self.relative, abs_tol=self.absolute)
 
 
+#: Floors on CPUs follow from peaks that each node has measured for itself.
+KERNEL_TOLERANCES = {"floor_ms": Tolerance(relative=0.3), "link_floor_ms": Tolerance(relative=0.3)}
+
 #: Metrics that follow from what was computed, not from how fast: another order of additions moves them this far.
 DETERMINISTIC: dict[str, Tolerance] = {
     "perplexity": Tolerance(relative=1e-3),
@@ -64,6 +67,7 @@ DETERMINISTIC: dict[str, Tolerance] = {
     "mfma_decode": Tolerance(),
     "mfma_extend": Tolerance(),
     "mfma_score": Tolerance(),
+    **{f"{entry}_{fact}": KERNEL_TOLERANCES.get(fact, Tolerance()) for entry in ANALYSED for fact in KERNEL_FACTS},
 }
 
 

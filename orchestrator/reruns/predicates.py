@@ -2,14 +2,16 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from statistics import fmean
 
 from db.reads.reports import TaskRow
 from jobs.engines import ENGINES
 from jobs.errors import BadSetting
-from jobs.metrics import METRICS
+from jobs.metrics import EXACT, METRICS, stage_of_metric
+from jobs.number_format import format_number
 from jobs.stages import STAGES
 from jobs.state import DONE, FailureKind, TaskState
 from jobs.toolchain_table import toolchain_for
@@ -20,9 +22,14 @@ from orchestrator.analysis.verdicts import DETERMINISTIC
 from orchestrator.reruns.bisection import Mark
 
 OPTION = "--when"
-FORMS = "'compile fails', 'numerics fail' (any stage), or 'ttft_ms worse by 5%' (any metric)"
+FORMS = (
+    "'compile fails', 'numerics fail' (any stage), 'ttft_ms worse by 5%' (any metric), or 'kernels: spills > 0' "
+    f"({', '.join(EXACT)})"
+)
 FAILS = re.compile(r"(\w+) fails?")
 WORSE = re.compile(r"(\w+) worse by (\d+(?:\.\d+)?) ?%")
+KERNELS = re.compile(r"kernels: (\w+) ?(>=|<=|>|<) ?(\d+(?:\.\d+)?(?:e\d+)?)")
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {">": gt, ">=": ge, "<": lt, "<=": le}
 
 #: Failures that blame the stage itself. All others blame its inputs or the machine, and decide nothing.
 BLAMING = frozenset(
@@ -35,12 +42,15 @@ Pairs = Mapping[Key, Sequence[tuple[float, float]]]  #: by workload, the medians
 
 @dataclass(frozen=True)
 class Predicate:
-    """A stage that fails, or a metric that is worse than the good toolchain's by more than `percent`."""
+    """A stage that fails, a metric that is worse than the good toolchain's, or a fact about a program's kernels."""
 
     text: str
     stage: str
-    metric: str = ""
+    metric: str = ""  #: it is worse by more than `percent`
     percent: float = 0.0
+    fact: str = ""  #: of any entry point, in `comparison` with `limit`
+    comparison: str = ""
+    limit: float = 0.0
 
     @property
     def is_deterministic(self) -> bool:
@@ -61,6 +71,11 @@ def parse(text: str) -> Predicate:
         if metric not in METRICS:
             raise BadSetting(OPTION, f"no metric is called {metric!r}: choose one of {', '.join(METRICS)}")
         return Predicate(words, METRICS[metric].stage, metric, float(match[2]))
+    if match := KERNELS.fullmatch(words):
+        fact = match[1]
+        if fact not in EXACT:
+            raise BadSetting(OPTION, f"kernels have no {fact!r}: choose one of {', '.join(EXACT)}")
+        return Predicate(words, stage_of_metric(fact), fact=fact, comparison=match[2], limit=float(match[3]))
     raise BadSetting(OPTION, f"{text!r} is none of {FORMS}")
 
 
@@ -116,16 +131,30 @@ class ProbeJudgement:
     why: str = ""
 
 
-def judge_stage(predicate: Predicate, tasks: Sequence[TaskRow]) -> ProbeJudgement:
-    """Judge by the tasks of a probe that has ended; its last one is of the predicate's stage."""
+def judge_stage(
+    predicate: Predicate, tasks: Sequence[TaskRow], values: Iterable[tuple[str, float]] = ()
+) -> ProbeJudgement:
+    """Judge by the tasks of a probe that has ended; its last one is of the predicate's stage, with these medians."""
     judged = next(task for task in tasks if task.stage == predicate.stage)
     if judged.state in DONE:
-        return ProbeJudgement(Mark.GOOD)
+        return ProbeJudgement(Mark.GOOD) if not predicate.fact else _judge_fact(predicate, values)
     culprit = judged if judged.state is TaskState.FAILED else next((task for task in tasks if task.failure), judged)
     why = culprit.failure.message if culprit.failure else judged.waits_for or judged.blocked_by or judged.state.value
     if culprit is judged and culprit.failure and culprit.failure.kind in BLAMING:
-        return ProbeJudgement(Mark.SKIP if predicate.metric else Mark.BAD, _first_line(why))
+        is_judged = not (predicate.metric or predicate.fact)
+        return ProbeJudgement(Mark.BAD if is_judged else Mark.SKIP, _first_line(why))
     return ProbeJudgement(Mark.SKIP, _first_line(why if culprit is judged else f"{culprit.stage}: {why}"))
+
+
+def _judge_fact(predicate: Predicate, values: Iterable[tuple[str, float]]) -> ProbeJudgement:
+    """Judge a fact by its values, one of which is enough."""
+    known = [(name, value) for name, value in values if name in EXACT[predicate.fact]]
+    if not known:
+        return ProbeJudgement(Mark.SKIP, f"its target has no {predicate.fact}")
+    compare = COMPARISONS[predicate.comparison]
+    is_bad = any(compare(value, predicate.limit) for _, value in known)
+    why = ", ".join(f"{name} {format_number(value)}" for name, value in known)
+    return ProbeJudgement(Mark.BAD if is_bad else Mark.GOOD, why)
 
 
 def judge_metric(predicate: Predicate, pairs: Pairs, *, is_last: bool) -> ProbeJudgement | None:

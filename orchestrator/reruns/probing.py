@@ -143,7 +143,7 @@ class Prober:
         name = f"bisect {self.request.variant.plain_name} {toolchain}"
         job = self._job(name, (toolchain,))
         tasks = reports.tasks(self.context.database, job)
-        judgement = judge_stage(self.request.predicate, tasks)
+        judgement = judge_stage(self.request.predicate, tasks, self._values(tasks[-1]))
         if toolchain == self.good and self.request.predicate.metric and judgement.mark is Mark.GOOD:
             self._pin = pin_of(reports.attempt(self.context.database, str(tasks[-1].attempt)))
             judgement = ProbeJudgement(Mark.GOOD, "what the others are compared with")
@@ -171,6 +171,11 @@ class Prober:
             if number >= min_rounds and (decided := judge_metric(self.request.predicate, pairs, is_last=is_last)):
                 return decided, tuple(jobs)
         raise AssertionError("the last round decides")
+
+    def _values(self, task: TaskRow) -> list[tuple[str, float]]:
+        """Return the medians of a task's metrics, in each workload."""
+        measurements = measurements_of(self.context.database, task.attempt) if task.attempt else ()
+        return [(measurement.metric, measurement.median) for measurement in measurements]
 
     def _medians(self, task: TaskRow) -> dict[Key, float]:
         metric = self.request.predicate.metric

@@ -20,6 +20,7 @@ from jobs.task import Artifact, Attempt, Command, Measurement, Outcome, TaskResu
 from jobs.toolchains import Toolchain
 from workers import failures
 from workers.artifacts import ArtifactStore
+from workers.attempts.archives import pack
 from workers.attempts.folders import empty_outputs, log_path, take_outputs, working_folder
 from workers.attempts.isolation import isolation_of
 from workers.attempts.publishing import Publisher
@@ -207,9 +208,14 @@ class _AttemptRun:
             return supervised_run.wait()
 
     def _publish(self, stage: Stage, folder: Path) -> tuple[Artifact, ...]:
-        """Publish the outputs that the stage keeps."""
+        """Publish the outputs that the stage keeps, and the archives of what lies beside them."""
+        for name, archive in stage.archives.items():
+            if (problem := pack(folder, archive, folder / OUTPUTS / name)) is not None:
+                with self.log.open("a") as log:
+                    log.write(f"{name} is not kept: {problem}\n")
         files = sorted(path for path in (folder / OUTPUTS).iterdir() if path.is_file() and not path.is_symlink())
-        kinds = [(path, kind_of(path.name, stage.artifacts)) for path in files]
+        endings = {**stage.artifacts, **{name: archive.kind for name, archive in stage.archives.items()}}
+        kinds = [(path, kind_of(path.name, endings)) for path in files]
         return self.publisher.publish((path, kind) for path, kind in kinds if kind)
 
 

@@ -21,7 +21,8 @@ def bisect(
     when: Annotated[
         str,
         typer.Option(
-            "--when", help="What a bad toolchain does: 'compile fails', 'numerics fail', 'ttft_ms worse by 5%', ..."
+            "--when",
+            help="What a bad toolchain does: 'compile fails', 'ttft_ms worse by 5%', 'kernels: spills > 0', ...",
         ),
     ],
     good: Annotated[str | None, typer.Option("--good", help="A good toolchain, such as iree-3.9.")] = None,

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.stages.compile import COMPILE
+from jobs.stages.matrix_instructions import count_matrix_instructions
 from jobs.state import FailureKind
 from jobs.task import Outcome
 
@@ -15,15 +16,36 @@ FP8, INT8, F16, F32 = (
     "v_mfma_f32_16x16x4_f32",
 )
 
+#: A prefill whose layer runs one kernel, twice, and a decode that runs one of its own.
+SCHEDULE = """\
+module @module {
+  util.func private @prefill_bs1_t128.layer0(%arg0: !stream.timepoint) -> !stream.timepoint {
+    %0 = stream.cmd.execute on(#hal.device.affinity<@__device_0>) with() {
+      stream.cmd.dispatch @prefill_bs1_t128.layer0_dispatch_1::@prefill_bs1_t128.layer0_dispatch_1_matmul {
+      }
+    }
+  }
+  util.func public @prefill_bs1_t128(%arg0: !hal.buffer_view) -> !hal.buffer_view attributes {iree.abi.stub} {
+    %1 = util.call @prefill_bs1_t128.layer0(%0) : (!stream.timepoint) -> !stream.timepoint
+    %2 = util.call @prefill_bs1_t128.layer0(%1) : (!stream.timepoint) -> !stream.timepoint
+  }
+  util.func public @decode_bs1_c160(%arg0: !hal.buffer_view) -> !hal.buffer_view attributes {iree.abi.stub} {
+      stream.cmd.dispatch @decode_bs1_dispatch_2::@decode_bs1_dispatch_2_matmul(%c0 : index) {
+      }
+  }
+}
+"""
+
 
 def parsed(folder: Path, prefill: list[str], decode: list[str], precision: str | None, rows: int = 128) -> Outcome:
     """Return the outcome of a compile with these instructions in its kernels, linked into one file."""
     (folder / "outputs").mkdir()
     (folder / "outputs/model.vmfb").write_bytes(b"module")
     (folder / "dump").mkdir()
-    lines = ["\t.globl\tprefill_bs1_t128.layer0_dispatch_1", *(f"\t{name} a[0:3], v[0:1]" for name in prefill)]
-    lines += ["\t.globl\tdecode_bs1_dispatch_2", *(f"\t{name} a[0:3], v[0:1]" for name in decode)]
+    lines = ["\t.globl\tprefill_bs1_t128.layer0_dispatch_1_matmul", *(f"\t{name} a[0:3], v[0:1]" for name in prefill)]
+    lines += ["\t.globl\tdecode_bs1_dispatch_2_matmul", *(f"\t{name} a[0:3], v[0:1]" for name in decode)]
     (folder / "dump/linked.rocmasm").write_text("\n".join(lines))
+    (folder / "dump/model.7.stream.mlir").write_text(SCHEDULE)
     low = {"precision": precision} if precision else {}
     return COMPILE.parse({"target": "mi300x", "prefill_rows": rows, "decode_rows": 1, **low}, folder)
 
@@ -57,3 +79,18 @@ def test_a_prompt_of_fewer_rows_than_a_tile_has_may_do_without(tmp_path: Path) -
 def test_matmuls_in_f32_beside_low_ones_are_told(tmp_path: Path) -> None:
     (warning,) = parsed(tmp_path, [INT8, F32, F32], [], "int8").warnings
     assert warning.startswith("2 matrix instructions of f32 in prefill")
+
+
+def test_a_kernel_counts_for_each_entry_point_that_runs_it_whatever_its_name(tmp_path: Path) -> None:
+    """Equal kernels are merged: this decode runs prefill's, and its own has none."""
+    shared = "stream.cmd.dispatch @prefill_bs1_t128.layer0_dispatch_1::@prefill_bs1_t128.layer0_dispatch_1_matmul {\n"
+    before, decode, after = SCHEDULE.partition("  util.func public @decode")
+    (tmp_path / "model.7.stream.mlir").write_text(before + decode + after.replace("{\n", "{\n" + shared, 1))
+    (tmp_path / "linked.rocmasm").write_text(f"\t.globl\tprefill_bs1_t128.layer0_dispatch_1_matmul\n\t{F16} a[0:3]\n")
+    counts = count_matrix_instructions(tmp_path, "v_mfma", ".rocmasm", ("prefill", "decode"))
+    assert counts == {"prefill": {F16: 1}, "decode": {F16: 1}}
+
+
+def test_without_a_schedule_nothing_is_counted_wrongly(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="dumped no"):
+        count_matrix_instructions(tmp_path, "v_mfma", ".rocmasm", ("prefill",))

@@ -29,7 +29,7 @@ LOCK = Lock(
     source="",
 )
 
-OF_IREE = ("compile", "invoke", "numerics", "evaluate", "benchmark", "serve", "server")
+OF_IREE = ("compile", "analyse", "invoke", "numerics", "evaluate", "benchmark", "serve", "server")
 
 
 def planned(rows: Mapping[str, ToolchainSpec] = TOOLCHAINS, **variants: object) -> Plan:
@@ -47,7 +47,7 @@ def planned(rows: Mapping[str, ToolchainSpec] = TOOLCHAINS, **variants: object) 
 def test_any_release_of_iree_is_a_toolchain(name: str, packages: tuple[str, ...]) -> None:
     assert find_toolchain(name) == ToolchainSpec(packages)
     assert stages_of_toolchain(find_toolchain(name)) == OF_IREE
-    assert find_toolchain(name.replace("-", "-compiler-")) == ToolchainSpec(packages[:1], stages=("compile",))
+    assert find_toolchain(name.replace("-", "-compiler-")) == ToolchainSpec(packages[:1], stages=("compile", "analyse"))
 
 
 @pytest.mark.parametrize("name", ["iree-", "iree-3", "iree-3.12 ", "iree-3.12.x", "Default", ""])
@@ -117,7 +117,7 @@ def test_a_toolchain_is_for_its_engine_and_its_stages_alone() -> None:
         ("variants:\n  exclude: [{toolchain: gcc}]\n", 4, "variants.exclude[0].toolchain", "no toolchain is called"),
         ("variants: {toolchain: [iree-3.9, iree-3.9]}\n", 3, "variants.toolchain", "should name each value once"),
         ("variants: {toolchain: [a b]}\n", 3, "variants.toolchain[0]", "pattern"),
-        ("variants: {toolchain: iree-3.9}\nstages: [export]\n", 3, "variants.toolchain", "compile, invoke"),
+        ("variants: {toolchain: iree-3.9}\nstages: [export]\n", 3, "variants.toolchain", "compile, analyse, invoke"),
         (
             "variants: {toolchain: iree-3.9, engine: [iree, torch]}\n",
             3,

@@ -47,6 +47,11 @@ def test_every_metric_has_a_stage() -> None:
         (" numerics  fail ", Predicate("numerics fail", "numerics")),
         ("ttft_ms worse by 5%", Predicate("ttft_ms worse by 5%", "benchmark", "ttft_ms", 5.0)),
         ("vmfb_bytes worse by 2.5 %", Predicate("vmfb_bytes worse by 2.5 %", "compile", "vmfb_bytes", 2.5)),
+        ("kernels: spills > 0", Predicate("kernels: spills > 0", "analyse", fact="spills", comparison=">", limit=0.0)),
+        (
+            "kernels:  min_waves<=1",
+            Predicate("kernels: min_waves<=1", "analyse", fact="min_waves", comparison="<=", limit=1.0),
+        ),
     ],
 )
 def test_predicates_are_written_as_they_are_said(text: str, expected: Predicate) -> None:
@@ -60,6 +65,8 @@ def test_predicates_are_written_as_they_are_said(text: str, expected: Predicate)
         ("speed worse by 5%", "no metric is called 'speed'"),
         ("it is bad", "is none of 'compile fails'"),
         ("ttft_ms worse by -5%", "is none of"),
+        ("kernels: beauty > 0", "kernels have no 'beauty': choose one of floor_ms"),
+        ("kernels: spills = 0", "is none of"),
     ],
 )
 def test_what_is_no_predicate_is_told(text: str, said: str) -> None:
@@ -203,3 +210,25 @@ def test_matrix_instructions_that_are_gone_are_worse() -> None:
 def test_the_releases_between_two_are_in_their_order(good: str, bad: str, inner: list[str]) -> None:
     names = between(f"iree-{good}", f"iree-{bad}", good, bad, RELEASES)
     assert names == tuple(f"iree-{release}" for release in (good, *inner, bad))
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "mark", "why"),
+    [
+        ("kernels: spills > 0", [("prefill_spills", 0.0), ("decode_spills", 0.0)], Mark.GOOD, ""),
+        ("kernels: spills > 0", [("prefill_spills", 0.0), ("decode_spills", 12.0)], Mark.BAD, "decode_spills 12"),
+        ("kernels: min_waves < 2", [("decode_min_waves", 1.0), ("decode_min_waves", 8.0)], Mark.BAD, "min_waves 1"),
+        ("kernels: spills > 0", [("prefill_bytes", 7.0)], Mark.SKIP, "its target has no spills"),
+    ],
+)
+def test_a_fact_about_kernels_is_judged_by_any_entry_point(
+    text: str, values: list[tuple[str, float]], mark: Mark, why: str
+) -> None:
+    judgement = judge_stage(parse(text), [task("analyse", TaskState.SUCCEEDED)], values)
+    assert judgement.mark is mark
+    assert why in judgement.why
+
+
+def test_a_program_that_is_not_analysed_is_skipped() -> None:
+    failed = task("analyse", TaskState.FAILED, Failure(FailureKind.TOOL_FAILED, "no"))
+    assert judge_stage(parse("kernels: spills > 0"), [failed]).mark is Mark.SKIP

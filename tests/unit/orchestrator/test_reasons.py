@@ -47,7 +47,7 @@ def made(name: str, minute: int, what: Value, **changes: Any) -> AttemptIdentity
 
 def test_digests_are_what_they_always_were() -> None:
     """Another value here means that all that is cached anywhere is computed again."""
-    known = "a6e384110019056611922df2c2a25c645648540a8d34384870150a1071bd25cf"
+    known = "c7fc0b488076c348546745694303188a22c67c019e32991943deaef89aa0c73c"
     assert task_digest(STAGES["compile"], SETTINGS, TOOLCHAIN, {"export": (MLIR,)}) == known
 
 
@@ -76,7 +76,7 @@ def test_logs_and_reports_are_no_part_of_what_a_task_is_made_of() -> None:
             compiled(target="mi300x") | {"host_cpu": "znver4"},
             {"entry": "settings.target", "old": "cpu", "new": "mi300x"},
         ),
-        (compiled() | {"version": 2}, {"entry": "version", "old": STAGES["compile"].version, "new": 2}),
+        (compiled() | {"version": 99}, {"entry": "version", "old": STAGES["compile"].version, "new": 99}),
         (compiled(replace(TOOLCHAIN, host_cpu="znver5")), {"entry": "host_cpu", "old": "znver4", "new": "znver5"}),
         (
             compiled(mlir=replace(MLIR, sha256="5" * 64)),
