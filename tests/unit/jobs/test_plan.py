@@ -59,7 +59,7 @@ def test_a_job_of_several_models_is_planned_for_each_with_its_own_exclusions() -
         ("llama3.1-70B", 8),
         ("llama3.1-405B", 8),
     ]
-    assert counts(made) == {"export": 20, "compile": 20}
+    assert counts(made) == {"export": 20, "compile": 20, "analyse": 20}
     assert {task.settings["model"]["text"] for task in made.tasks if task.stage == "export"} == set(spec.model)
 
 
