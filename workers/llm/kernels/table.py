@@ -29,7 +29,7 @@ COLUMNS: dict[str, str] = {
 }
 CODE = "code"  #: where there are registers, they say more
 GAP = "  "
-OPTIONAL = frozenset({"VGPR", "spill", "LDS", "wav", "MFMA"})
+OPTIONAL = frozenset({"VGPR", "spill", "LDS", "wav", "MFMA", "code"})
 KERNEL = "kernel"
 LEGEND = (
     "us: floor of all calls. flop, bytes: of one call. by: what bounds it, flop or memory.\n"
