@@ -1,12 +1,12 @@
 """What a gate decides on facts that follow from a program alone: none may be worse than the baseline's. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from db.reads.gated_attempts import GatedAttempt
 from db.reads.runs import MeasuredRun, workload_of
-from jobs.metrics import METRICS
+from jobs.metrics import EXACT, METRICS, stage_of_metric
 from jobs.sections import GateSection
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS
@@ -48,11 +48,22 @@ def judge(result: TaskResult, task: GatedAttempt, gate: GateSection, history: Se
     if worse := [decision for decision in decisions if decision.is_worse(task.target)]:
         message = "; ".join(_sentence(decision, gate.toolchain or "the last good") for decision in worse)
         return replace(result, failure=Failure(FailureKind.KERNELS_WORSE, message + _hint(worse[0], task)))
-    unjudged = dict.fromkeys(decision.metric for decision in decisions if decision.baseline is None)
-    if unjudged:
-        warning = f"gate: {', '.join(unjudged)} passes: there is nothing to compare it with yet"
-        return replace(result, warnings=(*result.warnings, warning))
-    return result
+    return replace(result, warnings=(*result.warnings, *_warnings(decisions, result, gate)))
+
+
+def _warnings(decisions: Sequence[ExactDecision], result: TaskResult, gate: GateSection) -> Iterator[str]:
+    """Yield what passes because nothing can be said of it."""
+    if unjudged := dict.fromkeys(decision.metric for decision in decisions if decision.baseline is None):
+        yield f"gate: {', '.join(unjudged)} passes: there is nothing to compare it with yet"
+    measured = {measurement.metric for measurement in result.measurements}
+    stages = {METRICS[metric].stage for metric in measured}
+    missing = [
+        name
+        for name in gate.metrics
+        if name in EXACT and stage_of_metric(name) in stages and not measured & {*EXACT[name]}
+    ]
+    if missing:
+        yield f"gate: {', '.join(missing)} passes: the target or the program has none"
 
 
 def _decide(measurement: Measurement, history: Sequence[MeasuredRun]) -> ExactDecision:

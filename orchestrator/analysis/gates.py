@@ -58,7 +58,7 @@ def unmeasured(result: TaskResult, gate: GateSection) -> list[str]:
     """Return the gated metrics of the result's stage that it did not measure, such as energy that no device tells."""
     measured = {measurement.metric for measurement in result.measurements}
     stages = {METRICS[metric].stage for metric in measured}
-    return [metric for metric in gate.metrics if METRICS[metric].stage in stages and metric not in measured]
+    return [metric for metric in gate.timings if METRICS[metric].stage in stages and metric not in measured]
 
 
 def _run(metric: str, value: float, facts: Any, task: GatedAttempt) -> MeasuredRun:

@@ -163,7 +163,7 @@ def test_one_export_serves_both_targets(matrix: dict[tuple[str, str], dict[str, 
 
 def test_artifacts_lie_where_they_say_and_are_what_their_names_say(filled: Filled) -> None:
     rows = filled.haloctl.json("artifacts", filled.job)
-    assert {row["kind"] for row in rows} == {"mlir", "irpa", "config", "vmfb", "report", "log"}
+    assert {row["kind"] for row in rows} == {"mlir", "irpa", "config", "vmfb", "dump", "report", "log"}
     for row in rows:
         content = Path(row["path"]).read_bytes()
         assert hashlib.sha256(content).hexdigest() == row["sha256"]
