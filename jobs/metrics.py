@@ -93,6 +93,13 @@ METRICS: dict[str, Metric] = {
     "parameter_bytes": Metric("export", "bytes"),
     "compile_s": Metric("compile", "s"),
     "compile_peak_bytes": Metric("compile", "bytes"),
+    **{
+        f"compile_{phase}_s": Metric("compile", "s", title=f"phase {phase.replace('_', '-')} of the compiler")
+        for phase in (
+            *("abi", "preprocessing", "global_optimization", "dispatch_creation", "flow", "stream"),
+            *("executable_sources", "executable_configurations", "executable_targets", "hal", "vm"),
+        )
+    },
     "vmfb_bytes": Metric("compile", "bytes"),
     **{
         f"mfma_{entry}": Metric(

@@ -19,6 +19,7 @@ from jobs.stages.base import (
     is_served,
     parallelism_settings,
 )
+from jobs.stages.compile_phases import phase_times
 from jobs.stages.matrix_instructions import count_matrix_instructions
 from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS, compile_flags
@@ -92,8 +93,9 @@ def resources(cell: Cell) -> Resources:
 
 
 def parse(settings: Settings, folder: Path) -> Outcome:
-    """Return the module's size and its matrix instructions, with a warning for a matmul that does not use them."""
-    measurements = [Measurement("vmfb_bytes", (float((folder / OUTPUTS / "model.vmfb").stat().st_size),))]
+    """Return the module's size, the time of each phase and the matrix instructions, with warnings where these lack."""
+    size_bytes = float((folder / OUTPUTS / "model.vmfb").stat().st_size)
+    measurements = [Measurement("vmfb_bytes", (size_bytes,)), *phase_times(folder / DUMP)]
     target = TARGETS[settings["target"]]
     if not target.matrix_instruction:
         return Outcome(tuple(measurements))

@@ -26,6 +26,7 @@ from jobs.stages.base import (
     read_report,
     wrong_numbers,
 )
+from jobs.stages.compile_phases import phase_times
 from jobs.targets import device_flags
 from jobs.task import Command, Measurement, Outcome
 from jobs.toolchains import DEFAULT, Toolchain
@@ -83,8 +84,9 @@ def compile_commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
 
 
 def parse_compiled(settings: Settings, folder: Path) -> Outcome:
-    """Return the module's size."""
-    return Outcome((Measurement("vmfb_bytes", (float((folder / OUTPUTS / MODULE).stat().st_size),)),))
+    """Return the module's size, and the time of each phase."""
+    size_bytes = float((folder / OUTPUTS / MODULE).stat().st_size)
+    return Outcome((Measurement("vmfb_bytes", (size_bytes,)), *phase_times(folder / compile.DUMP)))
 
 
 def analyse_settings(cell: Cell) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """The matrix instructions that compile counts in the kernels of a program."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from jobs.metrics import METRICS
 from jobs.stages.compile import COMPILE
+from jobs.stages.compile_phases import PHASES, phase_metric, phase_times
 from jobs.stages.matrix_instructions import count_matrix_instructions
 from jobs.state import FailureKind
-from jobs.task import Outcome
+from jobs.task import Measurement, Outcome
 
 FP8, INT8, F16, F32 = (
     "v_mfma_f32_16x16x32_fp8_fp8",
@@ -94,3 +97,14 @@ def test_a_kernel_counts_for_each_entry_point_that_runs_it_whatever_its_name(tmp
 def test_without_a_schedule_nothing_is_counted_wrongly(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="dumped no"):
         count_matrix_instructions(tmp_path, "v_mfma", ".rocmasm", ("prefill",))
+
+
+def test_the_time_of_a_phase_ends_when_the_compiler_has_written_it(tmp_path: Path) -> None:
+    for name, at in (("model.6.flow.mlir", 100.0), ("model.7.stream.mlir", 158.5), ("model.9.new.mlir", 160.0)):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (at, at))
+    assert list(phase_times(tmp_path)) == [Measurement("compile_stream_s", (58.5,))]
+
+
+def test_every_phase_has_a_metric() -> None:
+    assert {phase_metric(phase) for phase in PHASES} <= METRICS.keys()
