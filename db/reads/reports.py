@@ -222,6 +222,22 @@ def tasks(database: Database, job_id: str) -> list[TaskRow]:
         return _task_rows(connection, tables.tasks.c.job == job_id)
 
 
+def open_tasks(database: Database, limit: int) -> list[TaskRow]:
+    """Return tasks that run, then tasks that wait, at most this many of each, by their ids."""
+    columns = tables.tasks.c
+    with database.reading() as connection:
+        return [
+            row
+            for states in (ACTIVE, OPEN)
+            for row in _task_rows(
+                connection,
+                columns.id.in_(
+                    select(columns.id).where(columns.state.in_(sorted(states))).order_by(columns.id).limit(limit)
+                ),
+            )
+        ]
+
+
 def task(database: Database, prefix: str) -> TaskRow:
     """Return a task by a prefix of its id; raises NotFound, AmbiguousId."""
     with database.reading() as connection:

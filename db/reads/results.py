@@ -70,13 +70,14 @@ def results(
     toolchain: str | None = None,
     metric: str | None = None,
     since: datetime | None = None,
+    task: str | None = None,
     limit: int | None = None,
     after: tuple[int, int] | None = None,
 ) -> list[ResultRow]:
     """Return measurements, newest first: of every attempt, or with `job` those that its tasks made or reuse.
 
     There is a row for each variant that a measurement counts for, and `limit` counts rows. With `after`, the id and
-    position of a row, those that follow it.
+    position of a row, those that follow it. `task` is the whole id of one that made them.
     """
     columns = tables.measurements.c
     query = (
@@ -92,7 +93,7 @@ def results(
             tables.attempts.c.versions,
         )
         .join(tables.cells, and_(tables.cells.c.task == tables.tasks.c.id, tables.cells.c.is_first))
-        .order_by(*_newest_first(is_narrow=job is not None or variant is not None), tables.cells.c.position)
+        .order_by(*_newest_first(is_narrow=not (job is variant is task is None)), tables.cells.c.position)
         .limit(limit)
     )
     if since is not None:
@@ -107,6 +108,7 @@ def results(
             *matching(connection, tables.tasks.c.toolchain, toolchain),
             *matching(connection, tables.cells.c.model, model),
             *_matching_task(connection, job, target),
+            *([] if task is None else [tables.tasks.c.id == task]),
         ]
         return [_result_row(row) for row in connection.execute(query.where(*wanted))]
 

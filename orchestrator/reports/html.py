@@ -17,6 +17,9 @@ CELL_CLASSES = {
     "FAIL": "fail",
     "unschedulable": "waits",
     "running": "waits",
+    "failed": "fail",
+    "succeeded": "pass",
+    "cached": "pass",
     NOT_APPLICABLE: "none",
     "none": "none",
 }
@@ -24,17 +27,23 @@ CELL_CLASSES = {
 
 def page(report: StatusReport) -> str:
     """Render the page; text of tools and people is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, finalize=_show_hidden,
-    )  # fmt: skip
-    environment.filters["look"] = _cell_class
+    environment = make_environment(Path(__file__).parent)
     environment.filters["drawn"] = lambda chart, number: Markup(charts.to_svg(chart, number))
-    environment.filters["plain_log"] = plain_log
     environment.globals["sections"] = sections
     return environment.get_template("page.html.j2").render(
         report=report, charts_shown=charts.charts(report.runs, report.quoted)
     )
+
+
+def make_environment(templates: Path) -> Environment:
+    """Return an environment for templates of pages, in which whatever tools and people wrote is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(templates), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=_show_hidden,
+    )  # fmt: skip
+    environment.filters["look"] = _cell_class
+    environment.filters["plain_log"] = plain_log
+    return environment
 
 
 def _show_hidden(value: object) -> object:

@@ -33,11 +33,12 @@ def to_table(rows: Sequence[MatrixRow]) -> TextTable:
     """Return a table with a column for each stage that some variant has."""
     stages = [name for name in STAGES if any(name in row.stages for row in rows)]
     columns = ("variant", "target", *(STAGES[name].title for name in stages))
-    lines = tuple((row.variant, row.target, *(_row_cell(row, name) for name in stages)) for row in rows)
+    lines = tuple((row.variant, row.target, *(format_row_cell(row, name) for name in stages)) for row in rows)
     return TextTable(columns, lines, notes=matrix_notes(rows))
 
 
-def _row_cell(row: MatrixRow, stage: str) -> str:
+def format_row_cell(row: MatrixRow, stage: str) -> str:
+    """Return the cell of a row; stages that the row's engine does not have are marked."""
     row_stage = stages_of(row).get(stage)
     if row_stage is None or not row_stage.applies_to(row):
         return NOT_APPLICABLE

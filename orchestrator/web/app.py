@@ -2,19 +2,28 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.web.api import changes, files, jobs, results
-from orchestrator.web.problems import add_error_handlers
+from orchestrator.web.pages import jobs as job_pages
+from orchestrator.web.pages import login, matrix, nodes, performance, since, submit
+from orchestrator.web.pages.problem import respond_with_page
+from orchestrator.web.pages.rendering import STATIC
+from orchestrator.web.problems import add_error_handlers, respond_in_json
 from orchestrator.web.site import Site
 from workers.llm.serving.connection_limits import ConnectionLimits
 
 API = "/api/v1"
+PAGES = (matrix, since, performance, job_pages, nodes, submit, login)
 MAX_BODY_BYTES = 1 << 20  #: job files have 256 KiB
 THREADS = 10  #: that read the database; fewer than the connections of its pool
 COMPRESSED_FROM_BYTES = 1024
@@ -74,7 +83,16 @@ def make_app(site: Site) -> FastAPI:
     app.add_middleware(ConnectionLimits, max_body_bytes=MAX_BODY_BYTES)
     app.add_middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM_BYTES, compresslevel=4)
     app.add_middleware(SafeHeaders)
-    add_error_handlers(app)
+    add_error_handlers(app, _respond)
     for module in (jobs, results, files, changes):
         app.include_router(module.router, prefix=API)
+    for page in PAGES:
+        app.include_router(page.router)
+    app.mount("/static", StaticFiles(directory=STATIC))
     return app
+
+
+def _respond(request: Request, status: int, problem: dict[str, Any], headers: dict[str, str]) -> Response:
+    """Answer programs with a problem in JSON, and people with a page."""
+    answer = respond_in_json if request.url.path.startswith("/api/") else respond_with_page
+    return answer(request, status, problem, headers)

@@ -5,6 +5,7 @@ an error of a job file also has `line` and `key`.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -58,29 +59,36 @@ def _problem(status: int, detail: str, **members: Any) -> dict[str, Any]:
     return {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail, **members}
 
 
-def respond(status: int, problem: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    """Return a problem as a response; one that passes by itself says when to try again."""
-    retry = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
-    return Response(json.dumps(problem), status, {**retry, **(headers or {})}, PROBLEM_TYPE)
+Respond = Callable[[Request, int, dict[str, Any], dict[str, str]], Response]
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer every error with a problem."""
+def respond_in_json(_: Request, status: int, problem: dict[str, Any], headers: dict[str, str]) -> Response:
+    """Return a problem as a response for programs."""
+    return Response(json.dumps(problem), status, headers, PROBLEM_TYPE)
+
+
+def add_error_handlers(app: FastAPI, respond: Respond) -> None:
+    """Answer every error with a problem; one that passes by itself says when to try again."""
+
+    def answer(request: Request, problem: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+        status = int(problem["status"])
+        retry = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+        return respond(request, status, problem, {**retry, **(headers or {})})
 
     @app.exception_handler(HaloError)
     async def expected(request: Request, error: HaloError) -> Response:
-        return respond(status_of(error), problem_of(error))
+        return answer(request, problem_of(error))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        return respond(error.status_code, _problem(error.status_code, str(error.detail)), dict(error.headers or {}))
+        return answer(request, _problem(error.status_code, str(error.detail)), dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         detail = f"{first['loc'][-1]}: {first['msg'][0].lower()}{first['msg'][1:]}"
-        return respond(400, _problem(400, detail, error="BadSetting", exit_code=UserError.exit_code))
+        return answer(request, _problem(400, detail, error="BadSetting", exit_code=UserError.exit_code))
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
-        return respond(500, _problem(500, "a bug: the log of `haloctl web` has its traceback"))
+        return answer(request, _problem(500, "a bug: the log of `haloctl web` has its traceback"))

@@ -124,7 +124,7 @@ def trend(
             prompt_tokens=prompt_tokens,
             disturbed=disturbed,
         )
-        return [trend_rows.to_json(one_series) for one_series in series]
+        return [trend_rows.to_json(each) for each in series]
 
     return answer(request, site, rows)
 

@@ -1,0 +1,1 @@
+"""The pages for people: rendered by the server, and alive where scripts run."""
