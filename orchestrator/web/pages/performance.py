@@ -97,7 +97,8 @@ def read(site: Site, filters: Filters, metric: str, since: str) -> dict[str, Any
 
 def plot_of(series: TrendSeries, quoted: Sequence[QuotedTarget]) -> Plot:
     """Return a series with the target that applies to it now."""
-    first, sizes = series.first, dict(series.first.workload)
+    first = series.first
+    sizes: dict[str, Any] = dict(first.workload)
     target = target_for(
         quoted,
         variant=first.variant,
