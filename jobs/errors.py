@@ -171,6 +171,7 @@ LISTED_BY = {
     "artifact": "`haloctl artifacts` lists them",
     "device": "`haloctl nodes --json` lists them",
     "report of layers": "a job with `numerics: {where: layers}` makes them",
+    "report of dispatches": "a job with `numerics: {where: dispatches}` makes them",
     "target": "`haloctl targets` lists them",
     "schedule": "`haloctl schedule list` shows them",
     "token": "`haloctl tokens` lists them",

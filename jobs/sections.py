@@ -82,9 +82,10 @@ class NumericsSection(Section):
     """Limit of the error that a linear module in low precision has in its scale; by default the precision's."""
     text: FileName | None = None
     """File with the held-out text, relative to the job file; by default the text that ships with haloctl."""
-    where: Literal["failed", "layers"] | None = None
+    where: Literal["failed", "layers", "dispatches"] | None = None
     """Whether to look for the first decoder layer that is off, and the module in it: when numbers are beyond their
-    limits (`failed`), or always (`layers`). The program is exported and compiled once more for it."""
+    limits (`failed`), or always (`layers`). The program is exported and compiled once more for it. `dispatches` also
+    records what each dispatch computes, for `haloctl numerics A B --dispatches`; that takes long for a large model."""
 
 
 class EvaluateSection(Section):

@@ -13,6 +13,7 @@ from jobs.toolchains import Toolchain
 from jobs.variants import HALOCTL
 
 REPORT = "layers.json"
+DISPATCHES = "dispatches.json"
 MIN_PROMPT_TOKENS = 8  #: shorter prompts hide what is wrong with positions
 
 
@@ -26,7 +27,8 @@ def settings(cell: Cell, limits: Mapping[str, float]) -> dict[str, Any]:
         return {}
     exported = {**export.settings(cell), "batch": [min(cell.spec.workload.batch)], "prompt_tokens": [_bucket(cell)]}
     limits = dict(limits) if where == "failed" else {}
-    return {"where": {"export": exported, "compile": compilation.settings(cell), "limits": limits}}
+    dispatches = {"has_dispatches": True} if where == "dispatches" else {}
+    return {"where": {"export": exported, "compile": compilation.settings(cell), "limits": limits, **dispatches}}
 
 
 def _bucket(cell: Cell) -> int:
@@ -36,23 +38,28 @@ def _bucket(cell: Cell) -> int:
 
 
 def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
-    """Return the program that compares layer by layer, if the settings ask for it."""
+    """Return the programs that compare layer by layer and record dispatches, as far as the settings ask for them."""
     if "where" not in settings:
         return []
     where = settings["where"]
     flags = compilation.code_flags(where["compile"], toolchain)
     limits = [f"{name}={limit!r}" for name, limit in sorted(where["limits"].items())]
-    return [
-        program(
-            "locate",
-            *export.export_flags(where["export"]),
-            f"--parameters={INPUTS}/export",
-            *text_flags(settings),
-            *device_flags(settings["target"], device_count(settings)),
-            *(f"--compile-flag={flag}" for flag in flags),
-            *(["--if-beyond", *limits] if limits else []),
-        )
+    probed = [
+        *export.export_flags(where["export"]),
+        f"--parameters={INPUTS}/export",
+        *text_flags(settings),
+        *device_flags(settings["target"], device_count(settings)),
+        *(f"--compile-flag={flag}" for flag in flags),
     ]
+    return [
+        program("locate", *probed, *(["--if-beyond", *limits] if limits else [])),
+        *([program("trace_dispatches", *probed)] if "has_dispatches" in where else []),
+    ]
+
+
+def count_commands(settings: Settings) -> int:
+    """Return the number of these programs."""
+    return 1 + ("has_dispatches" in settings["where"]) if "where" in settings else 0
 
 
 def finding(folder: Path) -> str:

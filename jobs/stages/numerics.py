@@ -159,7 +159,7 @@ def commands(settings: Settings, toolchain: Toolchain) -> list[Command]:
 
 def count_commands(settings: Settings) -> int:
     """Return how many processes there are."""
-    return 2 if "where" in settings else 1
+    return 1 + localization.count_commands(settings)
 
 
 def resources(cell: Cell) -> Resources:
@@ -248,7 +248,7 @@ NUMERICS = Stage(
     commands=commands,
     resources=resources,
     parse=parse,
-    artifacts={"numerics.json": "report", localization.REPORT: "report"},
+    artifacts={"numerics.json": "report", localization.REPORT: "report", localization.DISPATCHES: "report"},
     needs_weights=True,
     count_commands=count_commands,
     figure=figure,

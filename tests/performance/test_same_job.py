@@ -17,7 +17,7 @@ from db.reads.runs import MeasuredRun, runs
 from jobs.metrics import METRICS
 from orchestrator.analysis.comparisons import compare
 from orchestrator.analysis.noise import NoiseModel, learn_noise
-from orchestrator.analysis.verdicts import Verdict
+from orchestrator.analysis.verdicts import DIFFERENT
 from tests.acceptance.haloctl import Haloctl, opened, short_folder
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 JOBS = 12
 MARGIN_PERCENT = 2.0
 MOST_FALSE_ALARMS = 0.01
-DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
 @pytest.fixture

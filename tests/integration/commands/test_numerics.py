@@ -39,6 +39,23 @@ def report(error: float, layers: int = 2) -> dict[str, Any]:
     }
 
 
+def tensor(value: float) -> dict[str, Any]:
+    return {"type": "2xf32", "rms": value, "sketch": [value, value], "moments": [value] * 3}
+
+
+def dispatches(error: float) -> dict[str, Any]:
+    """A report of a program whose second dispatch is off by this, and so is what follows."""
+    values = {"prefill_bs1_t16_dispatch_1_matmul_2x8": 1.0, "prefill_bs1_t16_dispatch_4_matmul_2x4": 2.0 + error}
+    return {
+        "precision": "f32",
+        "limit": 1e-4,
+        "batch": 1,
+        "prompt_tokens": 16,
+        "results": {"prefill": tensor(1.0 + error)},
+        "calls": [{"dispatch": name, "outputs": [tensor(value)]} for name, value in values.items()],
+    }
+
+
 @pytest.fixture
 def tasks(haloctl: Command, tmp_path: Path) -> dict[str, str]:
     """The task of each precision's numerics."""
@@ -52,8 +69,10 @@ def tasks(haloctl: Command, tmp_path: Path) -> dict[str, str]:
             file = tmp_path / precision / "layers.json"
             file.parent.mkdir()
             file.write_text(json.dumps(contents))
-            artifact = files.put(file, "report")
-            finish(store, replace(result_of(start(store, task)), artifacts=(artifact,)))
+            traced = file.with_name("dispatches.json")
+            traced.write_text(json.dumps(dispatches(0.0 if precision == "f32" else 0.2)))
+            artifacts = tuple(files.put(path, "report") for path in (file, traced))
+            finish(store, replace(result_of(start(store, task)), artifacts=artifacts))
             tasks[precision] = task
     return tasks
 
@@ -82,3 +101,19 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(answer: Answer, task
     assert "compare two variants of one model" in answer("numerics", tasks["f32"], tasks["fp8"], code=2)
     assert "a job with `numerics: {where: layers}` makes them" in answer("numerics", "unknown", code=4)
     assert "at most two" in answer("numerics", *[tasks["f32"]] * 3, code=2)
+
+
+def test_the_first_dispatch_that_differs_is_named(answer: Answer, tasks: dict[str, str]) -> None:
+    sides = ("numerics", tasks["f32"], tasks["f16"], "--dispatches")
+    rows = json.loads(answer(*sides, "--json"))
+    assert [(row["call"], row["difference"]) for row in rows] == [(1, 0.0), (2, pytest.approx(0.1))]
+    assert rows[1]["dispatch_2"] == "prefill_bs1_t16_dispatch_4_matmul_2x4"
+    assert (
+        "their logits differ by 0.2, at most 0.0001 is rounding; the first dispatch that differs is call 2, "
+        "prefill_bs1_t16_dispatch_4_matmul_2x4: by 0.1"
+    ) in answer(*sides)
+    assert "return the same logits but for 0" in answer("numerics", tasks["f32"], tasks["f32"], "--dispatches")
+    assert "compares two programs" in answer("numerics", tasks["f32"], "--dispatches", code=2)
+    assert "a job with `numerics: {where: dispatches}` makes them" in answer(
+        "numerics", "unknown", tasks["f32"], "--dispatches", code=4
+    )

@@ -12,10 +12,11 @@ import pytest
 
 from jobs.stages import localization
 from jobs.targets import compile_flags
+from orchestrator.views import dispatch_rows
 from tests.integration.llm.test_numerics import CompiledProgram, shards, swap_shards
 from tests.integration.stage_programs import NARROW, run_here
 from workers.llm.numerics.layer_errors import ModuleErrors, PhaseError, first_beyond
-from workers.llm.programs import export, locate
+from workers.llm.programs import export, locate, trace_dispatches
 
 SIZES = ("--batch=2", "--prompt-tokens=16", "--cache-length=24")
 
@@ -103,6 +104,39 @@ def test_swapped_shards_are_found_in_their_layer_and_module(exported: Export, tm
         ("model.layers.3.mlp.up_proj", 1),
         ("model.layers.3.mlp.down_proj", None),
     ]
+
+
+TWO_LAYERS = (*model_flags(1), "--override=num_hidden_layers=2")
+
+
+def traced(folder: Path, *flags: str) -> dict[str, Any]:
+    """The report about the dispatches of two layers, with the parameters in a folder."""
+    (folder / "outputs").mkdir(exist_ok=True)
+    compiling = [f"--compile-flag={flag}" for flag in (*compile_flags("cpu", 1, ()), NARROW, *flags)]
+    given = ("--parameters=inputs/export", "--device=local-task", *compiling)
+    run_here(trace_dispatches.main, folder, *TWO_LAYERS, *given)
+    report: dict[str, Any] = json.loads((folder / "outputs" / "dispatches.json").read_text())
+    return report
+
+
+def test_the_dispatch_that_differs_is_named_and_another_set_of_flags_differs_in_none(
+    exported: Export, tmp_path: Path
+) -> None:
+    folder = copied(exported(1), tmp_path)
+    right, tiled = traced(folder), traced(folder, "--iree-opt-level=O2")
+    *_, note = dispatch_rows.build_table(["A", "B"], [right, tiled]).notes
+    assert note.startswith("A and B return the same logits but for ")
+    scale(folder, "model.layers.1.self_attn.v_proj.weight", 1.1)
+    wrong = traced(folder)
+    assert len(right["calls"]) == len(wrong["calls"]) > 80
+    rows = dispatch_rows.rows_of([right, wrong])
+    first = next(row for row in rows if row["difference"] > 1e-4)
+    assert first["dispatch_1"] == first["dispatch_2"]
+    assert first["dispatch_1"].startswith("prefill_") and "_matmul_" in first["dispatch_1"]
+    assert first["difference"] == pytest.approx(0.1, rel=0.3)  # what v_proj returns, and nothing before it
+    assert all(row["difference"] < 1e-5 for row in rows[: first["call"] - 1])
+    (note,) = dispatch_rows.build_table(["A", "B"], [right, wrong]).notes
+    assert f"the first dispatch that differs is call {first['call']}, {first['dispatch_1']}: by 0." in note
 
 
 def test_numbers_within_their_limits_are_not_looked_into(exported: Export, tmp_path: Path) -> None:

@@ -65,13 +65,18 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m workers.llm.programs.locate", description=__doc__.split("\n")[0])
+    add_probe_arguments(parser)
+    parser.add_argument("--if-beyond", nargs="+", metavar="NAME=LIMIT", help="limits of values in numerics.json")
+    return parser.parse_args()
+
+
+def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a program that makes another one once more, to look into it."""
     add_export_arguments(parser)
     parser.add_argument("--device", action="append", required=True, help="IREE device URI, for each logical device")
     parser.add_argument("--parameters", type=Path, required=True, help="the folder with the program's parameters")
     parser.add_argument("--compile-flag", action="append", default=[], help="of iree-compile; may be repeated")
     parser.add_argument("--text", type=Path, default=HELD_OUT_TEXT, help="UTF-8 text the model was not trained on")
-    parser.add_argument("--if-beyond", nargs="+", metavar="NAME=LIMIT", help="limits of values in numerics.json")
-    return parser.parse_args()
 
 
 def parse_limits(texts: list[str]) -> dict[str, float]:
