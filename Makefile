@@ -9,7 +9,7 @@ demo: install  ## the shipped model through every stage, and the matrix
 	$(BIN)/haloctl submit demo --wait
 
 test: install-dev check  ## all checks and all tests
-	$(BIN)/python -m compileall -q orchestrator workers jobs db tests  # or each of their hundreds of processes does
+	$(BIN)/python -m compileall -q haloctl orchestrator workers jobs db tests  # or each of their hundreds of processes does
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: install-dev  ## unit tests, and what needs neither a server nor long-running processes

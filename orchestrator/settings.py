@@ -16,6 +16,8 @@ HALOCTL_STAGE_VARIABLES    names of further environment variables that stages of
                            jobs.environment_variables lists
 HALOCTL_STAGE_USER         the user that stages run as, where a node runs as root; default: the node's own
 HALOCTL_STAGE_WRITABLE     further folders that stages may write to, separated by colons; default: there are none
+HALOCTL_SERVER             the address of a `haloctl web` that the Python client asks; default: it opens the database
+HALOCTL_TOKEN_FILE         a file with the token for it, readable by its owner alone; or HALOCTL_TOKEN with the token
 HALOCTL_TRUSTED_PROXY  HEADER:ROLE: the header in which a proxy names users to `haloctl web`, and their role; default:
                            none is believed
 HALOCTL_MAX_FOREIGN_CPU_PERCENT  how much of a node's processors may compute for others during a measurement, or any 5 s

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("db", "jobs", "orchestrator", "workers")
+PACKAGES = ("db", "haloctl", "jobs", "orchestrator", "workers")
 STARTS = ("run", "Popen", "call", "check_call", "check_output")
 
 

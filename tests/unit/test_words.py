@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("db", "jobs", "orchestrator", "workers")
+PACKAGES = ("db", "haloctl", "jobs", "orchestrator", "workers")
 
 #: Names of variables, arguments, attributes, functions and classes that say nothing or that have a usual term.
 NAMES = {

@@ -1,0 +1,1 @@
+"""The Python API's client: one class, over the database or over HTTP."""
