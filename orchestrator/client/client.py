@@ -223,9 +223,9 @@ def _token(server: str) -> str:
         return token
     if file := os.environ.get(TOKEN_FILE):
         return local_token.read_token(Path(file).expanduser())
-    own = local_token.token_file(from_environment().data)
-    if urlsplit(server).hostname in LOOPBACK and own.exists():
-        return local_token.read_token(own)
+    local_file = local_token.token_file(from_environment().data)
+    if urlsplit(server).hostname in LOOPBACK and local_file.exists():
+        return local_token.read_token(local_file)
     raise BadSetting(TOKEN_FILE, f"{server} takes a token: name a file with one, which `haloctl tokens create` makes")
 
 
