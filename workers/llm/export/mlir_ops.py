@@ -1,6 +1,7 @@
 """Building and editing MLIR operations with the bindings of IREE's compiler."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from iree.compiler import ir
@@ -58,18 +59,30 @@ def meta_of(value: ir.Value) -> TensorMeta:
     return TensorMeta(tuple(ranked.shape), dtypes[str(ranked.element_type)])
 
 
-def copy(op: ir.Operation, values: dict[ir.Value, ir.Value], at: ir.InsertionPoint) -> None:
-    """Clone `op` with its operands replaced as in `values`, and add its results to `values`."""
+def copy(op: ir.Operation, value_of: Callable[[ir.Value], ir.Value], at: ir.InsertionPoint) -> list[ir.Value]:
+    """Clone `op` with each operand replaced by its `value_of`, which returns others as they are; return the results."""
+    values = {operand: value_of(operand) for operand in operands_within(op)}
     new = op.clone(at)
 
     def replace(nested: ir.Operation) -> ir.WalkResult:
         for index, operand in enumerate(nested.operands):
-            if operand in values:
-                nested.operands[index] = values[operand]
+            nested.operands[index] = values.get(operand, operand)
         return ir.WalkResult.ADVANCE
 
     new.walk(replace)
-    values.update(zip(op.results, new.results, strict=True))
+    return list(new.results)
+
+
+def operands_within(op: ir.Operation) -> list[ir.Value]:
+    """Return the operands of an operation and of those in its regions."""
+    values: list[ir.Value] = []
+
+    def collect(nested: ir.Operation) -> ir.WalkResult:
+        values.extend(nested.operands)
+        return ir.WalkResult.ADVANCE
+
+    op.walk(collect)
+    return values
 
 
 def device(rank: int) -> ir.Attribute:
@@ -130,28 +143,78 @@ def slice_of(entry: ir.Value, offset_bytes: int, meta: TensorMeta, at: ir.Insert
         count = torch.Size(meta.shape).numel() * meta.dtype.itemsize
         data = slice_of(entry, offset_bytes, TensorMeta((count,), torch.uint8), at)
         return bitcast(data, meta, at)
-    count, rank = torch.Size(meta.shape).numel(), len(meta.shape)
-    flat = emit(
+    flat = rows(entry, offset_bytes // meta.dtype.itemsize, torch.Size(meta.shape).numel(), at)
+    return reshape(flat, meta.shape, at)
+
+
+def rows(value: ir.Value, first: int, count: int, at: ir.InsertionPoint) -> ir.Value:
+    """Return `count` rows of a tensor, from the row `first` on."""
+    (size, *width), dtype = meta_of(value).shape, meta_of(value).dtype
+    if (first, count) == (0, size):
+        return value
+    return emit(
         "tensor.extract_slice",
         at,
-        [entry],
-        [tensor_type(TensorMeta((count,), meta.dtype))],
-        static_offsets=ir.DenseI64ArrayAttr.get([offset_bytes // meta.dtype.itemsize]),
-        static_sizes=ir.DenseI64ArrayAttr.get([count]),
-        static_strides=ir.DenseI64ArrayAttr.get([1]),
+        [value],
+        [tensor_type(TensorMeta((count, *width), dtype))],
+        static_offsets=ir.DenseI64ArrayAttr.get([first, *(0 for _ in width)]),
+        static_sizes=ir.DenseI64ArrayAttr.get([count, *width]),
+        static_strides=ir.DenseI64ArrayAttr.get([1] * (1 + len(width))),
         operandSegmentSizes=ir.DenseI32ArrayAttr.get([1, 0, 0, 0]),
     ).result
-    if rank == 1:
-        return flat
-    dims = ", ".join(f"{dim} : i64" for dim in range(rank))
-    return emit(
-        "tensor.expand_shape",
-        at,
-        [flat],
-        [tensor_type(meta)],
-        reassociation=ir.Attribute.parse(f"[[{dims}]]"),
-        static_output_shape=ir.DenseI64ArrayAttr.get(list(meta.shape)),
-    ).result
+
+
+def reshape(value: ir.Value, shape: Sequence[int], at: ir.InsertionPoint) -> ir.Value:
+    """Return the same elements in another shape; only dimensions before those that both shapes end with are changed."""
+    meta = meta_of(value)
+    if meta.shape == tuple(shape):
+        return value
+    shorter = min(len(meta.shape), len(shape))
+    kept = next((n for n in range(shorter - 1, 0, -1) if meta.shape[-n:] == tuple(shape[-n:])), 0)
+    before, after = len(meta.shape) - kept, len(shape) - kept
+    if before > 1:
+        meta = TensorMeta((math.prod(meta.shape[:before]), *meta.shape[before:]), meta.dtype)
+        dims = _first_together(before, kept)
+        value = emit("tensor.collapse_shape", at, [value], [tensor_type(meta)], reassociation=dims).result
+    if after > 1:
+        value = emit(
+            "tensor.expand_shape",
+            at,
+            [value],
+            [tensor_type(TensorMeta(tuple(shape), meta.dtype))],
+            reassociation=_first_together(after, kept),
+            static_output_shape=ir.DenseI64ArrayAttr.get(list(shape)),
+        ).result
+    return value
+
+
+def _first_together(count: int, others: int) -> ir.Attribute:
+    """Return the reassociation of the first `count` dimensions into one, with the others each by itself."""
+    first = ", ".join(f"{dim} : i64" for dim in range(count))
+    rest = "".join(f", [{dim} : i64]" for dim in range(count, count + others))
+    return ir.Attribute.parse(f"[[{first}]{rest}]")
+
+
+def concat(parts: Sequence[ir.Value], dim: int, at: ir.InsertionPoint) -> ir.Value:
+    """Return tensors side by side along a dimension."""
+    if len(parts) == 1:
+        return parts[0]
+    metas = [meta_of(part) for part in parts]
+    shape = list(metas[0].shape)
+    shape[dim] = sum(meta.shape[dim] for meta in metas)
+    whole = tensor_type(TensorMeta(tuple(shape), metas[0].dtype))
+    number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+    return emit("tensor.concat", at, parts, [whole], dim=number).result
+
+
+def pad_rows(value: ir.Value, count: int, at: ir.InsertionPoint) -> ir.Value:
+    """Return a tensor of floats with zeros behind its rows, `count` rows in all."""
+    meta = meta_of(value)
+    missing = tensor_type(TensorMeta((count - meta.shape[0], *meta.shape[1:]), meta.dtype))
+    if count == meta.shape[0]:
+        return value
+    zeros = emit("arith.constant", at, results=[missing], value=ir.Attribute.parse(f"dense<0.0> : {missing}")).result
+    return concat([value, zeros], 0, at)
 
 
 def bitcast(value: ir.Value, meta: TensorMeta, at: ir.InsertionPoint) -> ir.Value:
@@ -163,3 +226,14 @@ def bitcast(value: ir.Value, meta: TensorMeta, at: ir.InsertionPoint) -> ir.Valu
 def transfer(value: ir.Value, rank: int, at: ir.InsertionPoint) -> ir.Value:
     """Transfer a tensor to a rank's device."""
     return emit("flow.tensor.transfer", at, [value], [value.type], target=device(rank)).result
+
+
+def end_step(at: ir.InsertionPoint) -> None:
+    """Keep what follows apart from what is before: no command buffer of a device has operations of both.
+
+    IREE 3.13 puts operations of a device together wherever that makes no circle. So one rank's sum would join the block
+    whose part it adds, and this block wait for the other ranks'. An operation with side effects is a border.
+    """
+    index = ir.IndexType.get()
+    zero = emit("arith.constant", at, results=[index], value=ir.IntegerAttr.get(index, 0)).result
+    emit("util.optimization_barrier", at, [zero], [index])

@@ -27,6 +27,7 @@ from workers.llm.export.int4_kernel import OP as INT4_OP
 from workers.llm.export.int4_kernel import declare_kernel_call
 from workers.llm.export.kv_cache import CacheLayout
 from workers.llm.export.mlir_ops import declare, emit
+from workers.llm.export.residual_stream import ResidualStream
 from workers.llm.export.subgraphs import SUBGRAPH_OP, SUM_OP, ModuleCall, SubgraphStub, TensorMeta, dtype_of, find_cache
 from workers.llm.export.taps import INPUT, NO_TAPS, Taps, recording, tapped_modules
 from workers.llm.sharding.local_modules import is_attention
@@ -51,6 +52,7 @@ class TracedBlock:
     part_output: TensorMeta
     rows: int = 0  #: of an embedding's part; its offset is rank * rows
     taps: dict[str, TensorMeta] = field(default_factory=dict)  #: further results: outputs of modules, by relative name
+    shares: frozenset[int] = frozenset()  #: inputs of which the layer around it has shares, where `call` has all tokens
     used_inputs: tuple[int, ...] = ()  #: set once the subgraph is lowered
     spread: ir.Operation | None = None  #: set then too: the function, where ranks sum something within it
 
@@ -72,6 +74,7 @@ class TracedProgram:
     """All subgraphs of one entry point."""
 
     entry: EntryPoint
+    stream: ResidualStream
     inputs: tuple[TensorMeta, ...]
     weights: tuple[str, ...] = ()
     metas: tuple[TensorMeta, ...] = ()
@@ -145,13 +148,15 @@ class SubgraphTracer:
         self.taps = taps
         self._take = take
         self._traced: dict[tuple[Any, ...], Any] = {}  #: subgraphs of the entry point by `kind`
+        self._stream = ResidualStream(1, sharding.tp)  #: of the entry point
 
     def trace(self, entry: EntryPoint) -> TracedProgram:
         """Trace all subgraphs of `entry`, each distinct one once."""
         self._traced = {}
         config: Any = self.model.config
         arguments = entry.arguments(self.layout, config.vocab_size, dtype_of(self.model))
-        program = TracedProgram(entry, tuple(arguments.values()))
+        self._stream = ResidualStream(entry.batch * entry.tokens, self.sharding.tp)
+        program = TracedProgram(entry, self._stream, tuple(arguments.values()))
         self._trace_root(program)
         if not entry.has_model:
             return program
@@ -215,10 +220,12 @@ class SubgraphTracer:
         self._trace(program.entry.name, function, [*program.inputs, *metas])
 
     def _trace_layer(self, stub: SubgraphStub, symbol: str) -> TracedLayer:
+        """Trace a layer for what a rank has of the residual stream, and its blocks for all tokens."""
         assert stub.call is not None
         call, count = stub.call, len(stub.call.inputs)
         parameters = {name: TensorMeta.of(p) for name, p in stub.original.named_parameters()}
         parts = tapped_modules(stub.original, _is_stub) if self._is_tapped(stub) else {}
+        inner = {name: part for name, part in stub.original.named_modules() if isinstance(part, SubgraphStub)}
         taps: list[str] = []
 
         def function(tensors: list[torch.Tensor]) -> Any:
@@ -229,14 +236,19 @@ class SubgraphTracer:
             taps[:] = outputs
             return (result, *outputs.values())
 
-        self._trace(symbol, function, [*call.inputs, *parameters.values()])
-        inner = {name: part for name, part in stub.original.named_modules() if isinstance(part, SubgraphStub)}
-        blocks = {name: self._trace_block(part, f"{symbol}.{name}") for name, part in inner.items()}
+        with self.mode:
+            function([_empty(meta) for meta in (*call.inputs, *parameters.values())])
+        calls = {name: part.call for name, part in inner.items()}
+        hidden, *shared = call.inputs
+        self._trace(symbol, function, [self._stream.local_meta(hidden), *shared, *parameters.values()])
+        blocks = {name: self._trace_block(part, f"{symbol}.{name}", calls[name]) for name, part in inner.items()}
         return TracedLayer(symbol, call, tuple(parameters), tuple(parameters.values()), blocks, tuple(taps))
 
-    def _trace_block(self, stub: SubgraphStub, symbol: str) -> TracedBlock:
+    def _trace_block(self, stub: SubgraphStub, symbol: str, whole: ModuleCall | None = None) -> TracedBlock:
+        """Trace a rank's part of a block; `whole` is its call with all tokens, where the recorded one has a share."""
         assert stub.call is not None and stub.join is not None
-        call = stub.call
+        call = whole or stub.call
+        shares = frozenset(i for i, local in enumerate(stub.call.inputs) if local != call.inputs[i])
         names = [name for name, _ in stub.original.named_parameters()]
         metas = self._local_metas(stub)
         kv_meta = TensorMeta((self.layout.slots, *slot_shape(self.sharding)), self.cache_dtype)
@@ -252,7 +264,7 @@ class SubgraphTracer:
         self._trace(symbol, function, [*call.inputs, *offset, *metas, *cache])
         width = call.output.shape[-1] // (self.sharding.tp if stub.join is Join.CONCAT else 1)
         part = TensorMeta((*call.output.shape[:-1], width), call.output.dtype)
-        return TracedBlock(symbol, call, tuple(names), metas, cache, stub.join, part, rows, taps)
+        return TracedBlock(symbol, call, tuple(names), metas, cache, stub.join, part, rows, taps, shares)
 
     def _local_metas(self, stub: SubgraphStub) -> tuple[TensorMeta, ...]:
         metas = []
@@ -264,8 +276,12 @@ class SubgraphTracer:
 
     def _trace(self, symbol: str, function: Callable[[list[torch.Tensor]], Any], metas: Sequence[TensorMeta]) -> None:
         with self.mode:
-            graph = trace_graph(function, [torch.empty(meta.shape, dtype=meta.dtype) for meta in metas])
+            graph = trace_graph(function, [_empty(meta) for meta in metas])
         self._take(symbol, graph)
+
+
+def _empty(meta: TensorMeta) -> torch.Tensor:
+    return torch.empty(meta.shape, dtype=meta.dtype)
 
 
 def _block_function(

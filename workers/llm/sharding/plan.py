@@ -10,7 +10,7 @@ Where transformers' plan gathers within a layer, as for packed projections, halo
 takes its rows of each packed part, and a norm over the whole width sums over the ranks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ from workers.llm.sharding.split_styles import (
     Shape,
     SplitProblem,
     SplitRule,
-    block_of,
     is_scale,
     kv_heads_of,
     style_of,
@@ -56,7 +55,7 @@ def plan_sharding(config: Any, plan: Mapping[str, str], parameters: Mapping[str,
     plan = {pattern: style for pattern, style in _haloctl_plan(plan).items() if pattern not in whole}
     styles = {name: _style(name, plan, parameters) for name in parameters}
     blocks = dict(_blocks(styles, plan))
-    rules = {name: _rule(config, name, shape, styles[name], blocks, tp) for name, shape in parameters.items()}
+    rules = {name: _rule(config, name, shape, styles[name], whole, tp) for name, shape in parameters.items()}
     problems = {
         *model_problems(config, plan, tp),
         *(
@@ -118,9 +117,9 @@ def _blocks(styles: Mapping[str, str | None], plan: Mapping[str, str]) -> Iterat
             yield (module if style_of(name, plan) else module.rpartition(".")[0]), Join.SUM
 
 
-def _rule(config: Any, name: str, shape: Shape, style: str | None, blocks: Mapping[str, Join], tp: int) -> SplitRule:
+def _rule(config: Any, name: str, shape: Shape, style: str | None, whole: Collection[str], tp: int) -> SplitRule:
     if style is None or style not in STYLES:
-        return SplitRule.REPLICATED if block_of(name, blocks) else SplitRule.HOME
+        return SplitRule.HOME if name.rpartition(".")[0] in whole else SplitRule.REPLICATED
     rule = STYLES[style][0 if len(shape) > 1 else 1]
     if is_scale(name) and shape[-1] == 1 and (len(shape) == 1 or rule is SplitRule.COLUMNS):
         return SplitRule.REPLICATED  # a scale of a whole tensor, or of rows that every rank has a part of
