@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from tests.integration.llm.link_traffic import bytes_by_link, executions, steps_of_transfers
 from tests.integration.models import make_checkpoint
 from tests.integration.stage_programs import NARROW, run_here
 from workers.llm.programs import export as export_program
@@ -63,7 +65,8 @@ CASES = [
         config={"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]},
         has_other_head=True,
     ),
-    ExportCase("llama", 4, "f16", config={"num_key_value_heads": 2}),
+    # the residual stream of the longer prompt is in shares
+    ExportCase("llama", 4, "f16", batch=(3,), prompt_tokens=(12, 24), config={"num_key_value_heads": 2}),
     ExportCase("mistral", 2, block_tokens=16, config={"sliding_window": 5}),
     ExportCase(
         "qwen2",
@@ -79,7 +82,15 @@ CASES = [
     ),
     ExportCase("qwen3", 2, "bf16"),
     ExportCase("llama", 1, "f16", batch=(1, 3), prompt_tokens=(4, 20), block_tokens=32),
-    ExportCase("llama", 8, block_tokens=16, config={"rope_parameters": DYNAMIC, "max_position_embeddings": 36}),
+    # shares of 17 tokens, and of 14 on the last rank
+    ExportCase(
+        "llama",
+        8,
+        batch=(7,),
+        prompt_tokens=(19,),
+        block_tokens=16,
+        config={"rope_parameters": DYNAMIC, "max_position_embeddings": 36},
+    ),
     ExportCase("granite", 2, "f16", attention="eager", config={"vocab_size": 255, "tie_word_embeddings": True}),
 ]
 
@@ -223,6 +234,32 @@ def test_a_program_computes_what_transformers_computes(base: Path, case: ExportC
         for bucket in case.prompt_tokens:
             assert largest_difference(session, model, batch, bucket) < TOLERANCE[case.precision], (batch, bucket)
     assert_nothing_lasting_is_copied(folder, case.tp)
+
+
+@pytest.mark.parametrize(
+    ("function", "tokens", "steps"), [("prefill_bs3_t24.layer0", 72, 4), ("decode_bs3_c48.layer0", 3, 2)]
+)
+def test_no_link_carries_more_than_its_share(base: Path, function: str, tokens: int, steps: int) -> None:
+    """A layer sums over the ranks twice: of a prompt in two steps of a share each, of a decode step in one."""
+    case = CASES[1]
+    (stream,) = (build(base, case) / "phases").glob("*.stream.mlir")
+    done = executions(stream.read_text(), function)
+    hidden_bytes = tokens * 64 * 2
+    copy_bytes = hidden_bytes // (case.tp if steps == 4 else 1)
+    assert bytes_by_link(done) == dict.fromkeys(permutations(range(case.tp), 2), steps * copy_bytes)
+    assert {size_bytes for execution in done for _, size_bytes in execution.sent} == {copy_bytes}
+    assert steps_of_transfers(done) == set(range(1, steps + 1))
+
+
+def test_copies_of_the_residual_stream_are_computed_by_the_same_kernels(base: Path) -> None:
+    """So that they are the same on all ranks to the last bit."""
+    case = CASES[1]
+    (stream,) = (build(base, case) / "phases").glob("*.stream.mlir")
+    done = executions(stream.read_text(), "decode_bs3_c48.layer0")
+    first, *others = (
+        sorted((each.step, each.kernels) for each in done if each.device == device) for device in range(case.tp)
+    )
+    assert len(others) == case.tp - 1 and all(kernels == first for kernels in others)
 
 
 def test_a_row_that_is_out_of_bounds_has_no_logits_and_touches_no_other(base: Path) -> None:

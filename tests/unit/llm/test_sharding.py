@@ -50,7 +50,7 @@ def test_each_style_becomes_a_rule() -> None:
     sharding = plan_sharding(config(), PLAN, SHAPES, 2)
     assert sharding.rules == {
         "model.embed_tokens.weight": SplitRule.ROWS,
-        "model.layers.10.input_layernorm.weight": SplitRule.HOME,
+        "model.layers.10.input_layernorm.weight": SplitRule.REPLICATED,
         f"{ATTENTION}.q_proj.weight": SplitRule.ROWS,
         f"{ATTENTION}.q_proj.bias": SplitRule.ROWS,
         f"{ATTENTION}.q_norm.weight": SplitRule.REPLICATED,

@@ -5,6 +5,7 @@ the parameters and the cache, which are globals (`entry_assembly`).
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from iree.compiler import ir
 
@@ -13,9 +14,11 @@ from workers.llm.export.entry_assembly import EntryPointAssembler, LayerFunction
 from workers.llm.export.layer_assembly import LayerAssembler, stub_calls
 from workers.llm.export.mlir_ops import emit
 from workers.llm.export.program_globals import ProgramGlobals
-from workers.llm.export.taps import TapOutput
 from workers.llm.export.tracing import STUB_CALL, TracedProgram
 from workers.llm.weights.archive_layout import ArchiveLayout
+
+if TYPE_CHECKING:
+    from workers.llm.export.taps import TapOutput
 
 
 class ProgramAssembler:

@@ -37,6 +37,11 @@ class ResidualStream:
         """Tokens of each rank's share; that of the last one is padded to the others' size."""
         return share_sizes(self.tokens, self.tp)
 
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of the residual stream that each rank holds, with padding."""
+        return self.sizes[0] if self.is_in_shares else self.tokens
+
     def local_meta(self, whole: TensorMeta) -> TensorMeta:
         """Return what a rank has of a tensor of all tokens."""
         if not self.is_in_shares:
@@ -76,7 +81,11 @@ class ResidualStream:
         shares = self._trimmed(values, at)
         sent = [_sent(shares, rank, at) for rank in range(self.tp)]
         mlir_ops.end_step(at)
-        return [mlir_ops.reshape(mlir_ops.concat(parts, 0, at), whole.shape, at) for parts in sent]
+        # IREE 3.13 would put the shares together once for each reader of the whole, if this were not a transfer
+        return [
+            mlir_ops.transfer(mlir_ops.reshape(mlir_ops.concat(parts, 0, at), whole.shape, at), rank, at)
+            for rank, parts in enumerate(sent)
+        ]
 
     def take(self, copies: RankValues, whole: TensorMeta, at: ir.InsertionPoint) -> list[ir.Value]:
         """Return the stream of a tensor that each rank has all of."""
@@ -121,11 +130,6 @@ def sum_everywhere(parts: RankValues, at: ir.InsertionPoint) -> list[ir.Value]:
     sent = [_sent(parts, rank, at) for rank in range(len(parts))]
     mlir_ops.end_step(at)
     return [sum_parts(values, at) for values in sent]
-
-
-def sum_at_home(parts: RankValues, at: ir.InsertionPoint) -> ir.Value:
-    """Return the sum of the ranks' parts on rank 0."""
-    return sum_parts(_sent(parts, 0, at), at)
 
 
 def concat_at_home(parts: RankValues, at: ir.InsertionPoint) -> ir.Value:

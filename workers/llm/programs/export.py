@@ -34,6 +34,7 @@ from workers.llm.export.equivalence import check_equivalence
 from workers.llm.export.kv_cache import BLOCK_TOKENS, CacheLayout
 from workers.llm.export.lowering import lower
 from workers.llm.export.program_config import block_table_file, program_config
+from workers.llm.export.residual_stream import ResidualStream
 from workers.llm.export.subgraphs import cut_into_subgraphs
 from workers.llm.export.taps import NO_TAPS, TapOutput, Taps
 from workers.llm.export.tracing import ModuleImporter, SubgraphTracer, slot_shape
@@ -218,9 +219,8 @@ def check_sharding(sharding: Sharding) -> None:
 def choose_cache_layout(request: ExportRequest, sharding: Sharding) -> CacheLayout:
     """Return the requested layout of the KV cache, with the spare tokens that IREE's bugs require."""
     config, precision = request.model.config, request.precision
-    hidden_bytes = {
-        entry.batch * entry.tokens * config.hidden_size * precision.dtype.itemsize for entry in request.entries
-    }
+    streams = [ResidualStream(entry.batch * entry.tokens, sharding.tp) for entry in request.entries]
+    hidden_bytes = {stream.local_tokens * config.hidden_size * precision.dtype.itemsize for stream in streams}
     slot_bytes = math.prod(slot_shape(sharding)) * precision.cache_dtype.itemsize
     return request.cache.clear_of(hidden_bytes, slot_bytes, config.num_hidden_layers)
 

@@ -1,8 +1,8 @@
 """Splitting a model over `tp` ranks: transformers' plan, turned into a rule for each parameter. Pure.
 
 The plan (`model.tp_plan`) assigns styles to modules: colwise splits the rows of the weight, rowwise its columns, and so
-on. Modules with split children, or that are split themselves, are blocks: each rank runs its part of a block, and the
-parts are joined on rank 0, which holds the rest of the model.
+on. Modules with split children, or that are split themselves, are blocks: each rank runs its part of a block. All ranks
+have the rest of the layers, and the last norm; how the parts of a block are joined is in `residual`.
 
 Key and value heads that are fewer than the ranks are repeated: rank r holds kv head r * kv_heads // tp.
 
