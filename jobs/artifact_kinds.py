@@ -18,6 +18,7 @@ ARTIFACT_KINDS: dict[str, ArtifactKind] = {
     "irpa": ArtifactKind(is_reported=True),
     "log": ArtifactKind(is_input=False),  # logs and reports contain times, which differ between equal runs
     "mlir": ArtifactKind(is_reported=True),
+    "profile": ArtifactKind(is_input=False),
     "report": ArtifactKind(is_input=False),
     "scores": ArtifactKind(),
     "table": ArtifactKind(),

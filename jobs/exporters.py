@@ -78,13 +78,14 @@ EXPORTERS: dict[str, Exporter] = {
         _sharktank_problem,
         {"export": SHARK_EXPORT, "benchmark": SHARK_BENCHMARK},
         KvCache.PAGED,
+        without=frozenset({"profile"}),
     ),
     # no exporter: the model is a program already; job files can't choose it
     GIVEN: Exporter(
         "none: the model is a program",
         _no_problem,
         given_program.STAGES,
-        without=frozenset({"quantize", "numerics", "reference", "evaluate", "serve", "server"}),
+        without=frozenset({"quantize", "numerics", "profile", "reference", "evaluate", "serve", "server"}),
     ),
 }
 

@@ -115,6 +115,14 @@ METRICS: dict[str, Metric] = {
         for entry in ("prefill", "decode", "extend", "score")
     },
     **{f"{entry}_{name}": fact for entry in ANALYSED for name, fact in KERNEL_FACTS.items()},
+    **{
+        f"{entry}_{fact}": Metric("profile", "ms", title=title)
+        for entry in ("prefill", "decode")
+        for fact, title in {
+            "kernels_ms": "time of a call within kernels, of the busiest device",
+            "outside_ms": "time of a call outside of kernels: submission, allocation, waiting",
+        }.items()
+    },
     "call_ms": Metric("benchmark", "ms", title="one call of a program that haloctl did not make"),
     "output_error": Metric("invoke", "fraction", title="largest difference of a given program's results"),
     "load_s": Metric("invoke", "s", title="loading module and parameters"),

@@ -35,6 +35,7 @@ COMMANDS = {
     "compare": "results.compare",
     "numerics": "results.numerics",
     "kernels": "results.kernels",
+    "profile": "results.profile",
     "trend": "results.trend",
     "report": "results.report",
     "usage": "results.usage",

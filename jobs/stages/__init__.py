@@ -8,6 +8,7 @@ from jobs.stages.evaluate import EVALUATE
 from jobs.stages.export import EXPORT
 from jobs.stages.invoke import INVOKE
 from jobs.stages.numerics import NUMERICS
+from jobs.stages.profile import PROFILE
 from jobs.stages.quantize import QUANTIZE
 from jobs.stages.reference import REFERENCE
 from jobs.stages.serve import SERVE
@@ -24,6 +25,7 @@ STAGES: dict[str, Stage] = {
     "reference": REFERENCE,
     "evaluate": EVALUATE,
     "benchmark": BENCHMARK,
+    "profile": PROFILE,
     "serve": SERVE,
     "server": SERVER,
 }

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.acceptance.haloctl import Haloctl
+from tests.acceptance.job_specs import EVERYTHING
 
 MATMUL = """{prelude}
 module @matmul {{
@@ -77,3 +80,30 @@ def test_mistakes_about_kernels_are_told(fresh: Haloctl, tmp_path: Path) -> None
     unknown = fresh.run("kernels", "nothing")
     assert (unknown.code, "no report of kernels (of the stage analyse)" in unknown.err) == (4, True)
     assert fresh.run("kernels", "a", "b", "c").code == 2
+
+
+def test_a_profile_says_where_the_time_of_a_call_goes(copied: Haloctl) -> None:
+    """Program and checkpoint are there already; every kernel of the schedule is seen, and they fit into the call."""
+    job = {
+        **EVERYTHING,
+        "variants": {"precision": "f16", "tp": [1, 2], "exclude": [{"tp": 2}]},
+        "stages": ["export", "compile", "analyse", "profile"],
+    }
+    done = copied.run("submit", copied.job(**job), "--wait")
+    assert done.code == 0, done.err
+    variant = "tiny-llama-FP16-TP1"
+    report = copied.json("profile", variant)
+    assert report["collector"] == "ireeprof"
+    assert len(report["entries"]) == 2
+    for entry in report["entries"].values():
+        assert (entry["missing"], entry["runs"]) == ([], 20)
+        assert 0 < entry["kernels_ms"] < 2 * entry["wall_ms"]  # other tests run beside this one
+        assert sum(kernel["us"] for kernel in entry["kernels"]) == pytest.approx(1e3 * entry["kernels_ms"])
+    table = copied.answer("profile", variant, "--top", "3")
+    assert "% of the roofline; 20 calls profiled" in table
+    differences = copied.answer("profile", "diff", variant, variant)
+    assert "(+0), in kernels" in differences
+    kept = {row["name"] for row in copied.json("artifacts", "--kind", "profile")}
+    assert kept == {f"{entry}.ireeprof" for entry in report["entries"]}
+    refused = copied.run("profile", variant, variant, variant)
+    assert (refused.code, "takes one, or diff and two" in refused.err) == (2, True)

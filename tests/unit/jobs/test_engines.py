@@ -114,8 +114,8 @@ def test_what_an_engine_does_not_do_is_a_dash() -> None:
     ]
     dash = "\N{EN DASH}"  # a program whose cache is not paged is neither evaluated nor served
     assert to_table(rows).rows == (
-        ("TP1", "cpu", "PASS", "PASS", "PASS", "PASS", "PASS", "PASS", dash, dash, "PASS", dash),
-        ("TP1-torch", "cpu", dash, dash, dash, dash, dash, "PASS", dash, dash, "", dash),
+        ("TP1", "cpu", "PASS", "PASS", "PASS", "PASS", "PASS", "PASS", dash, dash, "PASS", "PASS", dash),
+        ("TP1-torch", "cpu", dash, dash, dash, dash, dash, "PASS", dash, dash, "", dash, dash),
     )
 
 

@@ -29,7 +29,7 @@ LOCK = Lock(
     source="",
 )
 
-OF_IREE = ("compile", "analyse", "invoke", "numerics", "evaluate", "benchmark", "serve", "server")
+OF_IREE = ("compile", "analyse", "invoke", "numerics", "evaluate", "benchmark", "profile", "serve", "server")
 
 
 def planned(rows: Mapping[str, ToolchainSpec] = TOOLCHAINS, **variants: object) -> Plan:
