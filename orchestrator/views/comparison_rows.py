@@ -13,7 +13,7 @@ CSV_COLUMNS = (
     "old_variant", "new_variant", "target", "metric", "unit", "batch", "prompt_tokens", "new_tokens", "places", "old",
     "new", "old_runs", "new_runs", "ratio", "low", "high", "verdict", "more_runs", "why", "conditions",
 )  # fmt: skip
-VERIFY_COLUMNS = ("metric", "batch", "prompt", "old", "new", "ratio", "interval", "noise", "")
+VERIFY_COLUMNS = ("metric", "workload", "old", "new", "ratio", "interval", "noise", "")
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
@@ -76,8 +76,7 @@ def verify_to_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "metric": comparison.metric,
         "unit": comparison.unit,
-        "batch": sizes.get("batch"),
-        "prompt_tokens": sizes.get("prompt_tokens"),
+        **{name: sizes.get(name) for name in ("batch", "prompt_tokens", "evaluation")},
         "old": comparison.old,
         "new": comparison.new,
         "ratio": estimate and estimate.ratio,
@@ -89,15 +88,15 @@ def verify_to_json(comparison: Comparison) -> dict[str, Any]:
 
 def verify_table(comparisons: Iterable[Comparison]) -> TextTable:
     """Return `verify`'s table."""
-    right = ("batch", "prompt", "old", "new", "ratio", "noise")
+    right = ("old", "new", "ratio", "noise")
     return TextTable(VERIFY_COLUMNS, [_verify_line(comparison) for comparison in comparisons], right)
 
 
 def _verify_line(comparison: Comparison) -> tuple[str, ...]:
-    sizes, estimate = dict(comparison.workload), comparison.estimate
+    estimate = comparison.estimate
     return (
         comparison.metric,
-        *(str(sizes.get(name, "")) for name in ("batch", "prompt_tokens")),
+        workload_text(comparison.workload),
         _quantity(comparison.old, comparison.unit),
         _quantity(comparison.new, comparison.unit),
         f"{estimate.ratio:.3f}" if estimate else "",
