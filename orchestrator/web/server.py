@@ -56,10 +56,12 @@ def listen(host: str, port: int, *, is_private: bool) -> socket.socket:
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadSetting("--port", f"{host} port {port}: {reason}; give another one") from None
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it for sockets that it makes alone
+    return listening
 
 
 def address_of(listening: socket.socket, *, has_tls: bool) -> str:

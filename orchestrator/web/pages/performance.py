@@ -78,11 +78,8 @@ def performance(
 def read(site: Site, filters: Filters, metric: str, since: str) -> dict[str, Any]:
     """Return what the page shows. Raises BadSetting for an unknown metric or a time that is none."""
     quoted = quoted_targets(site.database)
-    series = [
-        each
-        for name in ([metric] if metric else TRACKED)
-        for each in measurements.trend(site.database, name, since=since or None, **filters)
-    ]
+    metrics = (metric,) if metric else TRACKED
+    series = measurements.trend(site.database, *metrics, since=since or None, **filters)
     plots = sorted((plot_of(each, quoted) for each in series), key=lambda plot: plot.quoted is None)
     by_variant = sorted(plots[:MAX_PLOTS], key=lambda plot: (plot.title, plot.series.first.metric))
     return {

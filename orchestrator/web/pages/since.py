@@ -1,6 +1,6 @@
 """What changed between two times: verdicts, and timings beyond noise, each with what is suspected."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -66,7 +66,7 @@ def read(site: Site, filters: Filters, begin: str, end: str) -> dict[str, Any]:
         for time in (from_time, to_time)
     )
     changes = verdict_changes(old, new)
-    shifts = list(_shifts(site, filters, from_time, to_time or now))
+    shifts = _shifts(site, filters, from_time, to_time or now)
     return {
         "begin": begin,
         "end": end,
@@ -81,12 +81,11 @@ def read(site: Site, filters: Filters, begin: str, end: str) -> dict[str, Any]:
     }
 
 
-def _shifts(site: Site, filters: Filters, begin: datetime, end: datetime) -> Iterable[tuple[TrendSeries, LevelChange]]:
-    """Yield the level changes of a period, the largest of each metric first."""
-    for metric in TRACKED:
-        series = measurements.trend(site.database, metric, **filters)
-        pairs = [(each, change) for each in series for change in each.changes if begin <= change.at <= end]
-        yield from sorted(pairs, key=lambda pair: -abs((pair[1].ratio or 1) - 1))
+def _shifts(site: Site, filters: Filters, begin: datetime, end: datetime) -> list[tuple[TrendSeries, LevelChange]]:
+    """Return the level changes of a period, the largest first."""
+    series = measurements.trend(site.database, *TRACKED, **filters)
+    pairs = [(each, change) for each in series for change in each.changes if begin <= change.at <= end]
+    return sorted(pairs, key=lambda pair: -abs((pair[1].ratio or 1) - 1))
 
 
 def explain(site: Site, changes: Sequence[VerdictChange]) -> list[ExplainedChange]:
