@@ -67,34 +67,37 @@ def _times_ms(played: Round, name: str) -> list[float]:
     if name == "itl":
         return [gap for request in requests for gap in request["gaps_ms"]]
     if name == "tpot":
-        return [_tpot_ms(request) for request in requests if request["gaps_ms"]]
+        return _tpots_ms(played)
     return [request[f"{name}_ms"] for request in requests]
 
 
-def _tpot_ms(request: Mapping[str, Any]) -> float:
-    """Return the mean time of a request's tokens after the first; 0 where there is none."""
-    return float((request["e2e_ms"] - request["ttft_ms"]) / max(len(request["gaps_ms"]), 1))
+def _tpots_ms(played: Round) -> list[float]:
+    """Return the mean time of each request's tokens after the first; nothing where there are none."""
+    later = played["new_tokens"] - 1
+    return [(request["e2e_ms"] - request["ttft_ms"]) / later for request in played["requests"]] if later else []
 
 
 def _rates(rounds: Sequence[Round], devices: int, context: Mapping[str, Any]) -> Iterator[Measurement]:
     tokens = [len(played["requests"]) * played["new_tokens"] / played["wall_s"] for played in rounds]
     yield _of_rounds("serving_tokens_per_s", tokens, context)
     yield _of_rounds("serving_tokens_per_s_per_device", [rate / devices for rate in tokens], context)
-    tpot_ms = [median(map(_tpot_ms, played["requests"])) for played in rounds]
+    tpot_ms = [median(_tpots_ms(played) or [0.0]) for played in rounds]
     if all(tpot_ms):
         yield _of_rounds("serving_tokens_per_s_per_user", [1e3 / time_ms for time_ms in tpot_ms], context)
 
 
 def _goodput(rounds: Sequence[Round], limits: Limits, context: Mapping[str, Any]) -> Measurement:
-    kept = [[_keeps(request, limits) for request in played["requests"]] for played in rounds]
-    rates = [sum(of_round) / played["wall_s"] for of_round, played in zip(kept, rounds, strict=True)]
-    share = min(sum(of_round) / len(of_round) for of_round in kept)
+    kept = [_keeping(played, limits) for played in rounds]
+    rates = [count / played["wall_s"] for count, played in zip(kept, rounds, strict=True)]
+    share = min(count / len(played["requests"]) for count, played in zip(kept, rounds, strict=True))
     return _of_rounds("serving_goodput_rps", rates, {**context, "limits": dict(limits), "kept_share": share})
 
 
-def _keeps(request: Mapping[str, Any], limits: Limits) -> bool:
-    times_ms = {"ttft_ms": request["ttft_ms"], "tpot_ms": _tpot_ms(request)}
-    return all(times_ms[name] <= limit for name, limit in limits.items())
+def _keeping(played: Round, limits: Limits) -> int:
+    """Return how many requests keep all limits; a single token has no next that could be late."""
+    times_ms = {"ttft_ms": _times_ms(played, "ttft"), "tpot_ms": _tpots_ms(played)}
+    late = {number for name, most in limits.items() for number, time_ms in enumerate(times_ms[name]) if time_ms > most}
+    return len(played["requests"]) - len(late)
 
 
 def _highest_rates(measurements: Sequence[Measurement]) -> Iterator[Measurement]:

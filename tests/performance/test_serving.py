@@ -18,14 +18,14 @@ from workers.llm.models.model_source import load_model
 from workers.llm.numerics.reference import load_reference
 from workers.llm.serving_load.client import CompletionRequest, ServerClient, connect
 from workers.llm.serving_load.teacher_forcing import compare_served
-from workers.llm.serving_load.workloads import random_requests
+from workers.llm.serving_load.workloads import mixed_requests
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 
 METRICS = ("serving_tokens_per_s", "serving_ttft_ms", "serving_tpot_ms")
 #: The shipped weights with half as many heads, each twice as wide: vLLM's attention for CPUs has none of 16 values.
 WIDER_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32}
-REQUESTS, CONCURRENCY, LEAVING, COMPARED = 20_000, 24, 20, 200
+REQUESTS, PARTS, CONCURRENCY, LEAVING, COMPARED = 20_000, 10, 24, 20, 2_000
 
 
 @pytest.fixture
@@ -84,14 +84,15 @@ def test_twenty_thousand_requests_leave_nothing_behind(haloctl: Haloctl) -> None
     server = haloctl.start("serve", "tiny-llama-FP32-paged-TP1", "--port", "0")
     until(lambda: server.out.endswith("/v1\n"), "an address")
     process = next(each for each in haloctl.processes() if "workers.llm.programs.serve" in " ".join(each.cmdline()))
-    requests = random_requests(512, REQUESTS, 24, 12, seed=3)
+    reference = load_reference(load_model(str(SHIPPED / "tiny-llama"), None, {}))
+    chance = random.Random(3)
+    text = [chance.randrange(512) for _ in range(100_000)]
     rss = []
-    for begin in range(0, REQUESTS, REQUESTS // 10):
-        part = requests[begin : begin + REQUESTS // 10]
-        compared = asyncio.run(_soak(server.out.strip(), part))
-        report = compare_served(load_reference(load_model(str(SHIPPED / "tiny-llama"), None, {})), *compared)
+    for part in range(PARTS):
+        requests = mixed_requests(text, REQUESTS // PARTS, 32, 48, seed=part)
+        report = compare_served(reference, *asyncio.run(_soak(server.out.strip(), requests)))
         rss.append(process.memory_info().rss / 2**20)
-        print(f"{begin + len(part):>6} requests, {rss[-1]:.0f} MiB, {report}")
+        print(f"{len(rss) * len(requests):>6} requests, {rss[-1]:.0f} MiB, {report}")
         assert report["other_tokens"] == 0
     assert rss[-1] < 1.1 * rss[1] + 20
     server.process.terminate()
@@ -100,7 +101,7 @@ def test_twenty_thousand_requests_leave_nothing_behind(haloctl: Haloctl) -> None
 async def _soak(url: str, requests: list[CompletionRequest]) -> tuple[list[CompletionRequest], list[list[int]]]:
     """Send all; return some requests with their answers, after a look at the blocks that are held."""
     chance = random.Random(len(requests))
-    kept = set(chance.sample(range(len(requests)), COMPARED // 10))
+    kept = set(chance.sample(range(len(requests)), COMPARED // PARTS))
     answers: dict[int, list[int]] = {}
     rest = iter(range(len(requests)))
     async with connect(url, "tiny-llama") as client:

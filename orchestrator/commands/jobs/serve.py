@@ -31,6 +31,8 @@ def serve(
     from orchestrator.follow import servers, waiting
     from orchestrator.submission import preparation, serving
 
+    if not detach:
+        output.warn_of_held_back_variables()
     with open_context() as context:
         settings = {"host": host, "port": port, "replicas": replicas}
         planned = serving.serving_job(context, name, target, settings)

@@ -262,6 +262,11 @@ def spoiled_evaluation(haloctl: Haloctl, tasks: Path, folder: Path) -> Failure |
     return EVALUATE.parse({"max_drop_percent": 1.0, "max_tokens": 48}, folder).failure
 
 
+def test_variables_that_the_server_does_not_see_are_told(served: Served) -> None:
+    done = served.haloctl.but_with(MKL_CBWR="AVX2").run("serve", "tiny-llama-FP32-TP1")
+    assert "MKL_CBWR" in done.err
+
+
 def test_a_cancelled_server_lets_requests_end_and_is_gone(
     served: Served,
 ) -> None:  # it ends the server, whose core the last test needs

@@ -13,9 +13,9 @@ from pathlib import Path
 from workers.llm.command_line import add_model_arguments, parse_overrides, run, write_json
 from workers.llm.models.model_source import load_model
 from workers.llm.programs.invoke import add_program_arguments
-from workers.llm.programs.serve import KEY_VARIABLE, server_command
+from workers.llm.programs.serve import KEY_VARIABLE, packages_for_serving, server_command
 from workers.llm.runtime.iree_session import read_program
-from workers.llm.serving_load.measuring import RunningServer, add_load_arguments, check_and_measure
+from workers.llm.serving_load.arguments import add_load_arguments
 from workers.llm.serving_load.server_process import announced_url, running_server
 
 REPORT = Path("outputs/serving.json")
@@ -25,6 +25,8 @@ READY = Path("server.json")
 def main() -> None:
     """Check and measure the program of the command line."""
     args = parse_arguments()
+    with packages_for_serving():
+        from workers.llm.serving_load.measuring import RunningServer, check_and_measure
     model = load_model(args.model, args.revision, parse_overrides(args.override))
     program = read_program(args.program)
     largest = max(entry["batch"] for entry in program["entry_points"] if entry["kind"] == "decode")

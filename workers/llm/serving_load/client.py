@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
 
-EVENT = b"data: {"  #: the beginning of a stream's event with a token
+EVENT = b"data: {"  #: the beginning of a stream's event, but for the last one
 END = b"data: [DONE]"
 TIMEOUT_S = 600  #: of one request
 
@@ -28,26 +29,30 @@ class CompletionRequest:
 
 @dataclass
 class RequestTimes:
-    """When the tokens of one request came, in seconds of a monotonic clock."""
+    """When the tokens of one request came, in seconds of a monotonic clock.
+
+    An event of a stream is one token; servers that are behind send several in one.
+    """
 
     began_s: float
-    tokens_s: list[float] = field(default_factory=list)
+    events_s: list[float] = field(default_factory=list)
+    tokens: int = 0  #: that the server says it has generated
     failure: str | None = None
 
     @property
     def first_token_s(self) -> float:
         """From the request to its first token."""
-        return self.tokens_s[0] - self.began_s
+        return self.events_s[0] - self.began_s
 
     @property
     def end_s(self) -> float:
         """From the request to its last token."""
-        return self.tokens_s[-1] - self.began_s
+        return self.events_s[-1] - self.began_s
 
     @property
     def gaps_s(self) -> list[float]:
-        """From each token to the next."""
-        return [later - earlier for earlier, later in zip(self.tokens_s, self.tokens_s[1:], strict=False)]
+        """From each event to the next."""
+        return [later - earlier for earlier, later in pairwise(self.events_s)]
 
 
 class ServerClient:
@@ -69,7 +74,7 @@ class ServerClient:
     async def time(self, request: CompletionRequest) -> RequestTimes:
         """Stream an answer; a failure is told, not raised."""
         times = RequestTimes(time.perf_counter())
-        body = json.dumps(self._body(request, stream=True)).encode()
+        body = json.dumps(self._body(request, stream=True, stream_options={"include_usage": True})).encode()
         try:
             async with self._session.post(
                 f"{self._url}/completions", data=body, headers={"Content-Type": "application/json"}
@@ -77,12 +82,12 @@ class ServerClient:
                 if response.status != 200:
                     times.failure = f"HTTP {response.status}: {(await response.text())[:200]}"
                     return times
-                is_whole = await _note_tokens(response.content, times.tokens_s)
-        except (aiohttp.ClientError, TimeoutError, OSError) as problem:
+                await _note_events(response.content, times)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
             times.failure = str(problem) or type(problem).__name__
             return times
-        if not is_whole or len(times.tokens_s) != request.new_tokens:
-            times.failure = f"{len(times.tokens_s)} of {request.new_tokens} tokens came"
+        if times.tokens != request.new_tokens or not times.events_s:
+            times.failure = f"{times.tokens} of {request.new_tokens} tokens came"
         return times
 
     async def tokens(self, request: CompletionRequest, *, is_streamed: bool) -> list[int]:
@@ -145,17 +150,26 @@ async def open_loop(
     return await asyncio.gather(*(at(*pair) for pair in zip(requests, arrivals_s, strict=True)))
 
 
-async def _note_tokens(content: aiohttp.StreamReader, times_s: list[float]) -> bool:
-    """Note a time for each event; return whether the stream came to its end."""
-    rest = b""
+async def _note_events(content: aiohttp.StreamReader, times: RequestTimes) -> None:
+    """Note when events with tokens came, and how many tokens these were, which the last event before the end tells."""
+    rest = last = b""
     async for data in content.iter_any():
         now = time.perf_counter()
-        rest += data
-        whole, _, rest = rest.rpartition(b"\n\n")
-        times_s += [now] * whole.count(EVENT)
-        if END in whole:
-            return True
-    return False
+        *events, rest = (rest + data).split(b"\n\n")
+        for event in events:
+            if event.startswith(EVENT):
+                times.events_s.append(now)
+                last = event
+            elif event == END:
+                times.tokens = _told_tokens(last)
+                del times.events_s[-1:]
+                return
+
+
+def _told_tokens(event: bytes) -> int:
+    """Return the generated tokens that an event tells, or 0 where it tells none."""
+    usage = json.loads(event.removeprefix(b"data: ") or b"{}").get("usage") or {}
+    return int(usage.get("completion_tokens", 0))
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
