@@ -13,8 +13,9 @@ from pathlib import Path
 from workers.llm.command_line import add_model_arguments, parse_overrides, run, write_json
 from workers.llm.models.model_source import load_model
 from workers.llm.programs.invoke import add_program_arguments
-from workers.llm.programs.serve import KEY_VARIABLE, packages_for_serving, server_command
+from workers.llm.programs.serve import KEY_VARIABLE, server_command
 from workers.llm.runtime.iree_session import read_program
+from workers.llm.serving.packages import packages_for_serving
 from workers.llm.serving_load.arguments import add_load_arguments
 from workers.llm.serving_load.server_process import announced_url, running_server
 

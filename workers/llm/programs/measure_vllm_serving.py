@@ -15,8 +15,8 @@ from pathlib import Path
 
 from workers.llm.command_line import BadInput, add_model_arguments, parse_overrides, positive_int, run, write_json
 from workers.llm.models.model_source import load_model
-from workers.llm.programs.serve import packages_for_serving
 from workers.llm.programs.vllm_benchmark import DTYPES
+from workers.llm.serving.packages import packages_for_serving
 from workers.llm.serving_load.arguments import add_load_arguments
 from workers.llm.serving_load.server_process import healthy_url, running_server
 

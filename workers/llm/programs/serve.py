@@ -14,8 +14,7 @@ import json
 import os
 import socket
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from workers.llm.command_line import (
 )
 from workers.llm.models.model_source import load_model
 from workers.llm.programs.invoke import add_program_arguments
+from workers.llm.serving.packages import packages_for_serving
 
 if TYPE_CHECKING:
     from workers.llm.serving.app import Service
@@ -69,15 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the model in the API")
     parser.add_argument("--max-waiting", type=positive_int, default=1024, help="requests that may wait for room")
     parser.add_argument("--ready", type=Path, help="a file that is written once the server answers: its address")
-
-
-@contextmanager
-def packages_for_serving() -> Iterator[None]:
-    """A context that imports what serves. Raises BadInput with what to install where a package is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as problem:
-        raise BadInput(f"serving needs the package {problem.name}: pip install 'haloctl[serve]'") from None
 
 
 def server_command(args: argparse.Namespace, devices: Sequence[str], name: str | None) -> list[str]:

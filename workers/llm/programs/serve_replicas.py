@@ -18,9 +18,9 @@ from workers.llm.programs.serve import (
     add_arguments,
     announce,
     listen,
-    packages_for_serving,
     server_command,
 )
+from workers.llm.serving.packages import packages_for_serving
 
 
 def main() -> None:
