@@ -73,7 +73,7 @@ def _prepare(
     problems.append(installation_problem(file.spec, toolchain.versions, toolchains))
     _refuse(file, problems)
     file = with_digests(file, settings.cache)
-    models = [model_check.inspect_model(file, source, toolchain, settings.cache) for source in file.sources]
+    models = model_check.inspect_models(file, toolchain, settings.cache)
     _refuse(file, [quantization_problem(file.spec, model) for model in models])
     model = replace(models[0], more=tuple(models[1:]))
     planned = plan(file.spec, model, nodes, toolchains)

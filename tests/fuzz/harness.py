@@ -14,7 +14,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from orchestrator.submission.model_check import CHECK_FAILED
+from orchestrator.submission.model_check_process import CHECK_FAILED
 from tests.acceptance.haloctl import LEFT_OUT, ROOT
 from tests.fuzz import fork_server
 from tests.fuzz.case_databases import CaseDatabase

@@ -46,6 +46,8 @@ def refusal(model: OddModel, folder: Path) -> str | None:
     sizes = [f"--tp={model.tp}", f"--attention={model.attention}", f"--cache-length={model.cache_length}"]
     try:
         report = json.loads(_printed(check, folder, *flags, *sizes, "--precision=f32"))
+        if "refused" in report:
+            return str(report["refused"])
         if report["problems"]:
             return "; ".join(f"{problem['module']}: {problem['reason']}" for problem in report["problems"])
         _printed(export, folder, *flags, *model.flags)

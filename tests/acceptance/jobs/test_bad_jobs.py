@@ -130,8 +130,9 @@ def test_a_damaged_model_is_refused_at_submit(haloctl: Haloctl) -> None:
     weights = folder / "model.safetensors"
     with weights.open("r+b") as file:
         file.truncate(weights.stat().st_size - 1000)
-    job = haloctl.job(**{**ONE_EXPORT, "model": str(folder)})
-    assert_refused(haloctl, haloctl.run("submit", job, "--wait"), "model.safetensors is truncated", "fetch it again")
+    job = haloctl.job(**{**ONE_EXPORT, "model": ["tiny-llama", str(folder)]})
+    phrases = ("model[1]: ", str(folder), "model.safetensors is truncated", "fetch it again")
+    assert_refused(haloctl, haloctl.run("submit", job, "--wait"), *phrases)
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,11 @@ def test_the_reference_computes_experts_of_any_width(tmp_path: Path) -> None:
 
 
 def test_capped_scores_are_refused_with_attention_that_cannot_cap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     model = checkpoint(tmp_path, CASES[0])
-    monkeypatch.setattr(sys, "argv", ["check", f"--model={model}", "--attention", "eager", "sdpa"])
-    with pytest.raises(BadInput, match=r"self_attn: .*attn_logit_softcapping.* use attention: eager"):
-        check.main()
+    refused = check.answer([f"--model={model}", "--attention", "eager", "sdpa"])["refused"]
+    assert re.search(r"self_attn: .*attn_logit_softcapping.* use attention: eager", refused)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +112,13 @@ def test_capped_scores_are_refused_with_attention_that_cannot_cap(
 def test_texts_with_other_rotary_factors_are_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     family: str,
     config: dict[str, Any],
     why: str,
 ) -> None:
     model = make_checkpoint(tmp_path / "model", family, **config)
     for length, reasons in ((CACHE_LENGTH, []), (CACHE_LENGTH + 1, [why])):
-        monkeypatch.setattr(sys, "argv", ["check", f"--model={model}", f"--cache-length={length}"])
-        check.main()
-        problems = json.loads(capsys.readouterr().out)["problems"]
+        problems = check.answer([f"--model={model}", f"--cache-length={length}"])["problems"]
         assert len(problems) == len(reasons)
         assert all(reason in problem["reason"] for reason, problem in zip(reasons, problems, strict=True))
     monkeypatch.setattr(sys, "argv", ["export", *flags(model, ExportCase(family, 1)), f"--cache-length={length}"])
@@ -131,13 +127,11 @@ def test_texts_with_other_rotary_factors_are_refused(
 
 
 def test_a_head_that_the_config_ties_and_the_file_does_not_is_a_warning_of_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     model = make_checkpoint(tmp_path / "model", "llama", tie_word_embeddings=True)
     store_other_head(model)
-    monkeypatch.setattr(sys, "argv", ["check", f"--model={model}"])
-    check.main()
-    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    (warning,) = check.answer([f"--model={model}"])["warnings"]
     assert (
         warning
         == "the config ties lm_head.weight to model.embed_tokens.weight, but they are stored with different values"

@@ -1,14 +1,17 @@
-"""Check whether a model can be exported, or run by ranks, before a job is planned.
+"""Check whether models can be exported, or run by ranks, before a job is planned.
 
-    python -m workers.llm.programs.check --model tiny-llama ...
+    python -m workers.llm.programs.check --model tiny-llama ... --next-model --model shape:llama3.1-8b ...
 
-Prints one JSON object, which lists the problems of each split. A model that cannot be read is refused (exit 2).
+Prints a line for each model: a JSON object that lists the problems of each split, or that says why the model can't be
+read: `refused`.
 """
 
 import argparse
 import gc
 import hashlib
+import itertools
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,19 +47,35 @@ from workers.llm.weights.ties import tied_names, untie
 
 #: keys of a config that do not describe the model itself
 _NOT_CONTENT = ("transformers_version", "_name_or_path", "dtype")
+NEXT_MODEL = "--next-model"  #: between the options of two models
 
 
 def main() -> None:
-    """Check the model of the command line."""
-    args = parse_arguments()
+    """Check the models of the command line."""
+    for is_separator, options in itertools.groupby(sys.argv[1:], NEXT_MODEL.__eq__):
+        if not is_separator:
+            print(json.dumps(answer(list(options))), flush=True)
+
+
+def answer(options: Sequence[str]) -> dict[str, Any]:
+    """Return what is printed for one model."""
+    args = parse_arguments(options)
+    try:
+        return checked(args)
+    except BadInput as problem:
+        return {"refused": str(problem)}
+
+
+def checked(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the report about a model; raises BadInput if it can't be read."""
     model = load_model(args.model, args.revision, parse_overrides(args.override), args.weights)
     tps, torch_tps = sorted(set(args.tp)), sorted(set(args.torch_tp))
     request = CheckRequest(tps, args.attention, args.cache_length, torch_tps, args.int4, args.precision, args.sharktank)
-    print(json.dumps(check(model, request, args.weights), indent=1))
+    return check(model, request, args.weights)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Return the parsed command line."""
+def parse_arguments(options: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed options of a model."""
     parser = argparse.ArgumentParser(prog="python -m workers.llm.programs.check", description=__doc__)
     add_model_arguments(parser)
     parser.add_argument("--tp", type=int, nargs="*", default=[1], help="devices to split the model over")
@@ -69,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--attention", nargs="+", choices=KERNELS, default=[KERNELS[0]])
     parser.add_argument("--cache-length", type=int, help="tokens that a row of the cache holds")
     parser.add_argument("--no-weights", dest="weights", action="store_false", help="do not look at the weights")
-    return parser.parse_args()
+    return parser.parse_args(options)
 
 
 @dataclass(frozen=True)
