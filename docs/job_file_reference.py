@@ -112,7 +112,11 @@ def _default(field: FieldInfo, annotation: Any) -> str:
         return f"`{default / 60:g}m`"
     if isinstance(default, list):
         return _values(default)
-    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+    return f"`{default if isinstance(default, str) else json.dumps(default, default=_given)}`"
+
+
+def _given(section: BaseModel) -> dict[str, Any]:
+    return section.model_dump(exclude_none=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ class ArtifactKind:
 
 
 ARTIFACT_KINDS: dict[str, ArtifactKind] = {
+    "adapter": ArtifactKind(is_input=False),
     "config": ArtifactKind(is_reported=True),
     "dump": ArtifactKind(is_input=False),  # it says how the program was made, and follows from what that follows from
     "flags": ArtifactKind(),
@@ -22,6 +23,7 @@ ARTIFACT_KINDS: dict[str, ArtifactKind] = {
     "report": ArtifactKind(is_input=False),
     "scores": ArtifactKind(),
     "table": ArtifactKind(),
+    "tokenizer": ArtifactKind(),
     "vmfb": ArtifactKind(is_reported=True),
     "weights": ArtifactKind(),
 }

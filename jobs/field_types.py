@@ -141,17 +141,17 @@ def _variable_value(value: object) -> object:
     return f"{value}" if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def sets_of_variables(value: object) -> object:
-    """Return named sets of variables from their other form, a list of names and of mappings with a `name`."""
+def named_sets(value: object) -> object:
+    """Return sets of options by name from their other form, a list of names and of mappings with a `name`."""
     if not isinstance(value, list):
         return value
     sets: dict[object, object] = {}
     for entry in value:
-        variables = dict(entry) if isinstance(entry, dict) else {}
-        name = variables.pop("name", None) if isinstance(entry, dict) else entry
+        options = dict(entry) if isinstance(entry, dict) else {}
+        name = options.pop("name", None) if isinstance(entry, dict) else entry
         if not isinstance(name, str) or name in sets:
             raise ValueError("should hold names, or mappings with a `name` of their own each")
-        sets[name] = variables
+        sets[name] = options
     return sets
 
 
@@ -166,6 +166,7 @@ def _program_input(value: object) -> object:
 
 ProgramInput = Annotated[Text | InputFile, BeforeValidator(_program_input)]
 TaskName = Annotated[str, Field(pattern=r"^[\w][\w.,:+-]*$", max_length=200)]
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]{0,199}$")]  #: of a torch module
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=40)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 EnvironmentVariables = Annotated[

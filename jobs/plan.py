@@ -80,7 +80,8 @@ def plan(
         cell = Cell(spec, variant, model.named(variant.model), ENGINES[variant.engine].torch_options)
         if stage is None or name not in spec.stages or not stage.applies_to(variant) or not stage.is_needed(cell):
             continue
-        optional = [need for need in stage.optional_needs if (variant, need) in keys]
+        made = ("finetune",) if "model" in stage.settings(cell) else ()  # the model may be one that the job trains
+        optional = [need for need in (*made, *stage.optional_needs) if (variant, need) in keys]
         needs = [tasks[keys[variant, need]] for need in (*stage.needs, *optional)]
         task = _task(name, stage, cell, needs, toolchains)
         if variant in baselines and name in gated_stages:

@@ -13,10 +13,12 @@ from jobs.field_types import (
     FileName,
     FolderName,
     GatedMetric,
+    ModuleName,
     OneOrMore,
     ProgramInput,
     QuantizerName,
     Section,
+    TargetName,
     TaskName,
     Text,
     Tokens,
@@ -65,6 +67,49 @@ class QuantizeSection(Section):
     """Weights in a group of int4; by default the largest that fits."""
     options: dict[QuantizerName, dict[str, Text | bool | int | float | InputFile]] = {}
     """Options of each quantizer, such as `{llm-compressor: {smoothquant: 0.5}}`."""
+
+
+class FinetuneOptions(Section):
+    """How a model is trained; what is not set comes from the section `finetune`, or has the default that is said."""
+
+    method: Literal["lora", "dora", "full"] | None = None
+    """What is trained: an adapter (`dora` is one with magnitudes of its own), or all weights; by default `lora`."""
+    rank: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Rank of an adapter's matrices; by default 16."""
+    alpha: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    """Scale of an adapter, times its rank; by default twice the rank."""
+    modules: Annotated[list[ModuleName], Field(max_length=limits.MAX_VALUES)] | None = None
+    """Linear modules that get an adapter, such as `[q_proj, v_proj]`; by default all but the head."""
+    steps: Annotated[int, Field(ge=1, le=limits.MAX_STEPS)] | None = None
+    """Steps, instead of epochs."""
+    epochs: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Passes through the data; by default 1."""
+    batch: Batch | None = None
+    """Sequences in a step; by default 8."""
+    sequence_tokens: Annotated[int, Field(ge=2, le=limits.MAX_TOKENS)] | None = None
+    """Tokens of a sequence: a text is cut into sequences, a longer example is cut off; by default 512."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Highest learning rate; by default 2e-4 for adapters and 2e-5 for all weights."""
+    warmup: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Share of the steps in which the learning rate rises to its highest, to fall as a cosine then; by default 0.03."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
+    """Seed of the order of sequences and of an adapter's first weights; by default 0."""
+    precision: Literal["f32", "bf16"] | None = None
+    """Number format of the computation; weights are trained in f32. By default `f32`."""
+    gradient_checkpointing: bool | None = None
+    """Whether activations are computed again for the gradients, which takes less memory and more time."""
+
+
+class FinetuneSection(FinetuneOptions):
+    """How models are fine-tuned before the other stages; `variants.finetune` names several ways."""
+
+    data: FileName | None = None
+    """File to train on, relative to the job file: a text, or a .jsonl with a JSON object in each line that has a `text`
+    or `messages`, a conversation with `role` and `content`."""
+    held_out: FileName | None = None
+    """File of the same kind whose perplexity is told before and after; by default the last tenth of the data."""
+    target: TargetName | None = None
+    """Device that trains; by default that of the variant."""
 
 
 class NumericsSection(Section):

@@ -81,6 +81,7 @@ TOOLCHAINS: dict[str, ToolchainSpec] = {
         ),  # its transformers are too old for the reference of numerics
         is_over=False,
     ),
+    "peft": ToolchainSpec(("peft>=0.17,<1",), stages=("finetune",)),
     # iree-import-onnx reads ONNX with its own package.
     "onnx": ToolchainSpec(("onnx>=1.16",), stages=("export",)),
     # The dependencies that are left out have no wheels, load metrics from the hub, or are of no use to local tasks.

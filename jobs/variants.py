@@ -12,6 +12,7 @@ from jobs.task import Node, Pin
 from jobs.toolchains import DEFAULT
 
 IREE = "iree"  #: the default engine (`jobs.engines.ENGINES`)
+UNTUNED = "none"  #: the name of the set of `finetune` that leaves a model as it is
 HALOCTL = "haloctl"  #: the default quantizer and exporter (`jobs.quantizers.QUANTIZERS`, `jobs.exporters.EXPORTERS`)
 
 
@@ -79,6 +80,7 @@ class Axes:
     nodes: int = 1  #: nodes that its devices are on, the same number on each
     quantizer: str = HALOCTL  #: a name in `jobs.quantizers.QUANTIZERS`
     exporter: str = HALOCTL  #: a name in `jobs.exporters.EXPORTERS`
+    finetune: str = UNTUNED  #: name of a set of options in its job file, by which its model is trained first
     flags: str = DEFAULT  #: name of a set of compiler flags in its job file
     env: str = DEFAULT  #: name of a set of environment variables in its job file
     toolchain: str = DEFAULT  #: what its stages run under; stages that the toolchain is not for run under the default
@@ -119,6 +121,7 @@ def _unless(default: str) -> Callable[[str], str]:
 
 #: The part of a variant's name that each axis makes, in this order, as trackers write it; an empty part is left out.
 NAME_PARTS: dict[str, Callable[[Any], str]] = {
+    "finetune": _unless(UNTUNED),
     "precision": PRECISION_NAMES.__getitem__,
     "attention": ATTENTION_NAMES.__getitem__,
     "kv_precision": lambda precision: "" if precision is KvPrecision.SAME else f"KV{precision.upper()}",

@@ -39,7 +39,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 
 #: By table: the columns that later schemas added.
 ADDED: Mapping[str, frozenset[str]] = {
-    "cells": frozenset({"flags", "env"}),
+    "cells": frozenset({"finetune", "flags", "env"}),
     "events": frozenset({"actor", "database_user"}),
     "attempts": frozenset({"duration_s"}),
     "nodes": frozenset({"cordoned_after"}),

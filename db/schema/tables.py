@@ -25,7 +25,7 @@ from sqlalchemy import (
 from db.schema.actors import current_actor
 
 #: The migration that the tables below match; its number tells older schemas from newer ones.
-SCHEMA = "0013"
+SCHEMA = "0014"
 VERSION_TABLE = "haloctl_schema"
 
 #: Refuses NaN, which is not JSON and which Postgres refuses.
@@ -155,6 +155,7 @@ cells = Table(
     Column("quantizer", String, nullable=False, server_default="haloctl"),  #: what made the low-precision weights
     Column("exporter", String, nullable=False, server_default="haloctl"),  #: what made the program
     Column("pp", Integer, nullable=False, server_default="1"),  #: pipeline parallelism
+    Column("finetune", String, nullable=False, server_default="none"),  #: name of the way in which its model is trained
     Column("flags", String, nullable=False, server_default="default"),  #: name of its set of compiler flags
     Column("env", String, nullable=False, server_default="default"),  #: name of its set of environment variables
     Column("task", ForeignKey("tasks.id"), nullable=False, index=True),  #: the task that fills the cell

@@ -19,8 +19,8 @@ def _as_it_is(key: Key, folder: InputFolder) -> InputFolder:
 def with_files(spec: JobSpec, change: Change, change_folder: ChangeFolder = _as_it_is) -> JobSpec:
     """Return the spec with its folders, then each of its files changed; both are given the key, too."""
 
-    def changed_text(section: str, file: InputFile | None) -> InputFile | None:
-        return None if file is None else change((section, "text"), file)
+    def changed(section: str, key: str, file: InputFile | None) -> InputFile | None:
+        return None if file is None else change((section, key), file)
 
     def changed_option(quantizer: str, key: str, value: object) -> object:
         if not isinstance(QUANTIZERS[quantizer].options[key], FileOption):
@@ -39,14 +39,16 @@ def with_files(spec: JobSpec, change: Change, change_folder: ChangeFolder = _as_
         ],
         "expected": [change(("program", "expected", index), file) for index, file in enumerate(spec.program.expected)],
     }
-    quantize = {"text": changed_text("quantize", spec.quantize.text), "options": options}
-    numerics = {"text": changed_text("numerics", spec.numerics.text)}
     key = ("evaluate", "tasks")
     tasks = spec.evaluate.tasks and change_folder(key, spec.evaluate.tasks)
     if tasks:
         tasks = replace(tasks, files={name: change(key, file) for name, file in tasks.files.items()})
+    quantize = {"text": changed("quantize", "text", spec.quantize.text), "options": options}
+    numerics = {"text": changed("numerics", "text", spec.numerics.text)}
+    finetune = {key: changed("finetune", key, getattr(spec.finetune, key)) for key in ("data", "held_out")}
     return spec.model_copy(
         update={
+            "finetune": spec.finetune.model_copy(update=finetune),
             "quantize": spec.quantize.model_copy(update=quantize),
             "numerics": spec.numerics.model_copy(update=numerics),
             "evaluate": spec.evaluate.model_copy(update={"tasks": tasks}),

@@ -17,7 +17,7 @@ from jobs.metrics import EXACT, stage_of_metric
 from jobs.models import ModelKind, ModelSource
 from jobs.problems import Key, Problem
 from jobs.runtime_flags import is_runtime_flag, runtime_flag_problem
-from jobs.sections import ProgramSection
+from jobs.sections import FinetuneOptions, ProgramSection
 from jobs.stages import STAGES
 from jobs.stages.base import Model
 from jobs.stages.shark_export import SHARKTANK
@@ -25,7 +25,7 @@ from jobs.targets import TARGETS
 from jobs.task import Node
 from jobs.toolchain_table import find_toolchain, stages_of_toolchain, toolchain_for
 from jobs.toolchains import DEFAULT, ToolchainSpec
-from jobs.variants import HALOCTL, IREE, QUANTIZED, BenchmarkPlacement, Variant, is_quantized, pin_variants
+from jobs.variants import HALOCTL, IREE, QUANTIZED, UNTUNED, BenchmarkPlacement, Variant, is_quantized, pin_variants
 
 Specs = Mapping[str, ToolchainSpec]
 
@@ -154,6 +154,27 @@ def _pool(spec: JobSpec) -> Problem | None:
     return Problem.at("serve", "kv_pool_blocks", message=message)
 
 
+def _finetune(spec: JobSpec, toolchains: Specs) -> Problem | None:
+    sections: list[tuple[Key, FinetuneOptions]] = [(("finetune",), spec.finetune)]
+    sections += [(("variants", "finetune", name), options) for name, options in _tuned(spec)]
+    for key, section in sections:
+        if section.steps is not None and section.epochs is not None:
+            return Problem("give either steps or epochs", ((*key, "epochs"), key, key[:2]))
+    if not _tuned(spec):
+        return None
+    if "finetune" not in spec.stages:
+        message = "needs the stage finetune, which is not among the stages"
+        return Problem(message, (("variants", "finetune"), ("finetune",), ("stages",)))
+    if spec.finetune.data is None:
+        message = "is missing: give a text, or a .jsonl of examples"
+        return Problem(f"finetune.data: {message}", (("finetune",), ("variants", "finetune")))
+    return None
+
+
+def _tuned(spec: JobSpec) -> list[tuple[str, FinetuneOptions]]:
+    return [(name, options) for name, options in spec.variants.finetune.items() if name != UNTUNED]
+
+
 def _gate(spec: JobSpec, toolchains: Specs) -> Problem | None:
     for metric in spec.gate.metrics if spec.gate else ():
         if (stage := stage_of_metric(metric)) not in spec.stages:
@@ -263,6 +284,7 @@ JOB_CHECKS: tuple[Callable[[JobSpec, Specs], Problem | None], ...] = (
     _known_toolchains,
     _stages,
     _paged,
+    _finetune,
     _serving,
     _gate,
     _quantizer_options,
@@ -351,6 +373,14 @@ def quantization_problem(spec: JobSpec, model: Model) -> Problem | None:
     what = variant.precision if variant.precision in QUANTIZED else f"a KV cache in {variant.kv_precision}"
     message = f"{what} needs quantize, which is not among the stages, or a model that is quantized already"
     return Problem.at("stages", message=message)
+
+
+def training_problem(spec: JobSpec, model: Model) -> Problem | None:
+    """Return why a model can't be trained."""
+    if not _tuned(spec) or not model.is_quantized:
+        return None
+    message = f"{model.text} has weights in low precision, which can't be trained: give the model that they are of"
+    return Problem(message, (("variants", "finetune"), ("finetune",)))
 
 
 def places_problem(spec: JobSpec, nodes: Sequence[Node]) -> Problem | None:

@@ -1,8 +1,8 @@
 """The job file: its keys with their types, defaults and meanings. Unknown keys are refused."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from jobs import limits
 from jobs.field_types import (
@@ -25,6 +25,7 @@ from jobs.sections import (
     BenchmarkSection,
     CompileSection,
     EvaluateSection,
+    FinetuneSection,
     GateSection,
     NumericsSection,
     ProgramSection,
@@ -70,6 +71,8 @@ class JobSpec(Section):
     """Stages to run; their order in the list does not matter."""
     workload: WorkloadSection = WorkloadSection()
     """Batch sizes and lengths."""
+    finetune: FinetuneSection = FinetuneSection()
+    """Options of the stage `finetune`; where the section is there, and no axis `finetune`, every variant is trained."""
     quantize: QuantizeSection = QuantizeSection()
     """Options of the stage `quantize`."""
     compile: CompileSection = CompileSection()
@@ -96,3 +99,14 @@ class JobSpec(Section):
     """Time limit of the whole job from its submission; by default it has none."""
     priority: Priority = 0
     """Jobs with higher priority are scheduled first."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finetune_every_variant(cls, values: Any) -> Any:
+        """Name the way of a section `finetune` after its method, where no axis names any."""
+        section, variants = (
+            (values.get(key) for key in ("finetune", "variants")) if isinstance(values, dict) else (0, 0)
+        )
+        if not isinstance(section, dict) or not isinstance(variants, dict | None) or "finetune" in (variants or {}):
+            return values
+        return {**values, "variants": {**(variants or {}), "finetune": {str(section.get("method", "lora")): {}}}}

@@ -23,12 +23,13 @@ from jobs.field_types import (
     Text,
     ToolchainName,
     ToolFlags,
-    sets_of_variables,
+    named_sets,
 )
 from jobs.job_file.expansion import expand
+from jobs.sections import FinetuneOptions
 from jobs.stages.given_program import GIVEN
 from jobs.toolchains import DEFAULT
-from jobs.variants import AXES, HALOCTL, IREE, Attention, KvCache, KvPrecision, Precision, Variant
+from jobs.variants import AXES, HALOCTL, IREE, UNTUNED, Attention, KvCache, KvPrecision, Precision, Variant
 
 ENGINE_NAMES, EXPORTER_NAMES = (
     AllowedNames(lambda: ENGINES),
@@ -36,6 +37,13 @@ ENGINE_NAMES, EXPORTER_NAMES = (
 )
 EngineName = Annotated[str, AfterValidator(ENGINE_NAMES.validate), ENGINE_NAMES]
 ExporterName = Annotated[str, AfterValidator(EXPORTER_NAMES.validate), EXPORTER_NAMES]
+
+
+def _expect_untuned(sets: dict[str, FinetuneOptions]) -> dict[str, FinetuneOptions]:
+    """Return the sets; raises ValueError for options of the one that trains nothing."""
+    if sets.get(UNTUNED, FinetuneOptions()) != FinetuneOptions():
+        raise ValueError(f"should give {UNTUNED} no options, since it leaves a model as it is")
+    return sets
 
 
 class Exclusion(Section):
@@ -54,6 +62,7 @@ class Exclusion(Section):
     nodes: Nodes | None = None
     quantizer: QuantizerName | None = None
     exporter: ExporterName | None = None
+    finetune: SetName | None = None
     flags: SetName | None = None
     env: SetName | None = None
     toolchain: ToolchainName | None = None
@@ -90,13 +99,21 @@ class VariantsSection(Section):
     """What makes low-precision weights and scales."""
     exporter: OneOrMore[ExporterName] = [HALOCTL]
     """What makes a program of the model."""
+    finetune: Annotated[
+        dict[SetName, FinetuneOptions],
+        BeforeValidator(named_sets),
+        Field(min_length=1, max_length=limits.MAX_VALUES),
+        AfterValidator(_expect_untuned),
+    ] = {UNTUNED: FinetuneOptions()}
+    """Named sets of options by which models are trained first, each added to the section `finetune`: a list such as
+    `[none, {name: lora64, rank: 64}]`. `none` leaves a model as it is."""
     flags: Annotated[dict[SetName, ToolFlags], Field(min_length=1, max_length=limits.MAX_VALUES)] = {DEFAULT: []}
     """Named sets of flags, each added to `compile.flags`, those of the runtime to `benchmark.flags`:
     `{default: [], o3: [--iree-opt-level=O3], one-core: [--task_topology_group_count=1]}`. The name stands in the
     variant's name."""
     env: Annotated[
         dict[SetName, EnvironmentVariables],
-        BeforeValidator(sets_of_variables),
+        BeforeValidator(named_sets),
         Field(min_length=1, max_length=limits.MAX_VALUES),
     ] = {DEFAULT: {}}
     """Named sets of environment variables, each added to `env`: `{default: {}, no-sdma: {HSA_ENABLE_SDMA: 0}}`, or a

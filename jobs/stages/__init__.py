@@ -6,6 +6,7 @@ from jobs.stages.benchmark import BENCHMARK
 from jobs.stages.compile import COMPILE
 from jobs.stages.evaluate import EVALUATE
 from jobs.stages.export import EXPORT
+from jobs.stages.finetune import FINETUNE
 from jobs.stages.invoke import INVOKE
 from jobs.stages.numerics import NUMERICS
 from jobs.stages.profile import PROFILE
@@ -16,6 +17,7 @@ from jobs.stages.server import SERVER
 
 #: The stages as IREE, the default engine, does them; `jobs.engines.ENGINES` has those of other engines.
 STAGES: dict[str, Stage] = {
+    "finetune": FINETUNE,
     "quantize": QUANTIZE,
     "export": EXPORT,
     "compile": COMPILE,

@@ -13,13 +13,15 @@ from jobs.state import Failure, FailureKind
 from jobs.targets import TARGETS
 from jobs.task import GIB, Command, Measurement, Outcome, Process, Resources
 from jobs.toolchains import DEFAULT, Toolchain
-from jobs.variants import Axes, KvCache, Variant
+from jobs.variants import UNTUNED, Axes, KvCache, Variant
 
 if TYPE_CHECKING:  # commands that only read need no pydantic
     from jobs.sections import (
         BenchmarkSection,
         CompileSection,
         EvaluateSection,
+        FinetuneOptions,
+        FinetuneSection,
         NumericsSection,
         ProgramSection,
         QuantizeSection,
@@ -35,6 +37,7 @@ Medians = Mapping[str, float]  #: by metric, of the smallest batch with the shor
 
 OUTPUTS = "outputs"  #: the folder that an attempt's commands write to, in its working folder
 INPUTS = "inputs"  #: the folder with the outputs of other stages: inputs/<stage>/<file>
+TUNED_MODEL = f"./{INPUTS}/finetune"  #: the checkpoint that stages after finetune read instead of the job's model
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,14 @@ class Model:
 
 
 class NamedSets(Protocol):
-    """The sets of flags and variables that a job file names (`jobs.job_file.variants_section.VariantsSection`)."""
+    """The sets of options that a job file names (`jobs.job_file.variants_section.VariantsSection`)."""
 
     @property
     def flags(self) -> Mapping[str, Sequence[str]]: ...  # noqa: D102
     @property
     def env(self) -> Mapping[str, Mapping[str, str]]: ...  # noqa: D102
+    @property
+    def finetune(self) -> Mapping[str, "FinetuneOptions"]: ...  # noqa: D102
 
 
 class StageOptions(Protocol):
@@ -95,6 +100,8 @@ class StageOptions(Protocol):
     def workload(self) -> "WorkloadSection": ...  # noqa: D102
     @property
     def quantize(self) -> "QuantizeSection": ...  # noqa: D102
+    @property
+    def finetune(self) -> "FinetuneSection": ...  # noqa: D102
     @property
     def compile(self) -> "CompileSection": ...  # noqa: D102
     @property
@@ -234,8 +241,20 @@ def workload_flags(settings: Settings) -> list[str]:
     ]
 
 
-def model_settings(model: Model) -> dict[str, Any]:
-    """Return the part of a model that a stage's settings contain."""
+def is_finetuned(cell: Cell) -> bool:
+    """Return whether a variant's model is trained first."""
+    return cell.variant.finetune != UNTUNED
+
+
+def model_settings(cell: Cell) -> dict[str, Any]:
+    """Return what a stage's settings say of the model that it reads; a tuned one is identified as an input."""
+    if is_finetuned(cell):
+        return {"text": TUNED_MODEL, "digest": "", "revision": None, "overrides": {}}
+    return base_model_settings(cell.model)
+
+
+def base_model_settings(model: Model) -> dict[str, Any]:
+    """Return what settings say of a job's model."""
     return {
         "text": model.text,
         "digest": model.digest,

@@ -39,7 +39,7 @@ FALSE_ALARMS = 0.01  #: of all scores of a task together, where the program is a
 def settings(cell: Cell) -> dict[str, Any]:
     """Return what is asked, where, and how much worse the answers may be."""
     return {
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "target": cell.variant.target,
         **parallelism_settings(cell.variant),
         **reference.task_settings(cell),

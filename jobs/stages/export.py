@@ -48,7 +48,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     workload, variant = cell.spec.workload, cell.variant
     has_fp8_cache = variant.kv_precision is KvPrecision.FP8
     return {
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "precision": cell.variant.precision.value,
         "tp": cell.variant.tp,
         "attention": cell.variant.attention.value,

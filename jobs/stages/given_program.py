@@ -19,8 +19,8 @@ from jobs.stages.base import (
     Cell,
     Medians,
     Settings,
+    base_model_settings,
     device_count,
-    model_settings,
     parallelism_settings,
     program,
     read_report,
@@ -44,7 +44,7 @@ def _is_compiled(settings: Settings) -> bool:
 
 def import_settings(cell: Cell) -> dict[str, Any]:
     """Return the program's file."""
-    return {"exporter": GIVEN, "model": model_settings(cell.model)}
+    return {"exporter": GIVEN, "model": base_model_settings(cell.model)}
 
 
 def import_commands(settings: Settings, toolchain: Toolchain) -> list[Command]:

@@ -120,7 +120,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     """Return the model, from which the reference is computed, and how much is compared."""
     numerics = cell.spec.numerics
     return {
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "precision": cell.variant.precision.value,
         "target": cell.variant.target,
         **parallelism_settings(cell.variant),

@@ -47,7 +47,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     options = section.options.get(variant.quantizer, {})
     is_grouped = scheme is not None and "group" in scheme.granularity
     return {
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "quantizer": variant.quantizer,
         "precision": variant.precision.value if variant.precision in QUANTIZED else None,
         "kv_precision": variant.kv_precision.value,

@@ -27,7 +27,7 @@ ENVIRONMENT = {
 
 def settings(cell: Cell) -> dict[str, Any]:
     """Return the model and what it is asked."""
-    return {"model": model_settings(cell.model), **task_settings(cell)}
+    return {"model": model_settings(cell), **task_settings(cell)}
 
 
 def task_settings(cell: Cell) -> dict[str, Any]:

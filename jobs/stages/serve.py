@@ -38,7 +38,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     """Return the model, which the reference is made of, and the load."""
     serve, workload, variant = cell.spec.serve, cell.spec.workload, cell.variant
     return {
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "precision": variant.precision.value,
         **({} if variant.kv_precision is KvPrecision.SAME else {"kv_precision": variant.kv_precision.value}),
         "target": variant.target,

@@ -24,7 +24,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     """Return the model, whose tokenizer is needed, and where to listen."""
     serve, variant = cell.spec.serve, cell.variant
     return {
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "name": variant.model,
         "target": variant.target,
         "tp": variant.tp,

@@ -20,7 +20,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     workload = cell.spec.workload
     return {
         "exporter": SHARKTANK,
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "precision": cell.variant.precision.value,
         **({"pp": cell.variant.pp} if cell.variant.pp > 1 else {}),
         "attention": cell.variant.attention.value,

@@ -17,7 +17,7 @@ def settings_of(cell: Cell) -> dict[str, Any]:
     return {
         "engine": variant.engine,
         "nodes": variant.nodes,
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "precision": variant.precision.value,
         "attention": variant.attention.value,
         "target": variant.target,

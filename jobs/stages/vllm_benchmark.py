@@ -38,7 +38,7 @@ def settings(cell: Cell) -> dict[str, Any]:
     variant, workload = cell.variant, cell.spec.workload
     return {
         "engine": variant.engine,
-        "model": model_settings(cell.model),
+        "model": model_settings(cell),
         "precision": variant.precision.value,
         "target": variant.target,
         "tp": variant.tp,

@@ -150,7 +150,7 @@ def _keys_at(key: Key) -> list[str]:
     """Return the keys that a job file may have at a place."""
     model: type[BaseModel] = JobSpec
     for part in key:
-        if isinstance(part, int):
+        if part not in model.model_fields:  # a position in a list, or a name that the file gives
             continue
         annotation = model.model_fields[str(part)].annotation
         section = next(filter(_is_section, (annotation, *getattr(annotation, "__args__", ()))), None)

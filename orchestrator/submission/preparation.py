@@ -1,6 +1,6 @@
 """The preparation of jobs: from a file's name on the command line to a plan that can be stored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from jobs.job_file.job_checks import (
     places_problem,
     program_problem,
     quantization_problem,
+    training_problem,
     weights_problem,
 )
 from jobs.job_file.spec import JobSpec
@@ -25,6 +26,7 @@ from jobs.stages import STAGES
 from jobs.stages.base import Model
 from jobs.task import Node
 from jobs.toolchains import Toolchain, ToolchainSpec
+from jobs.training_data import BadTrainingData, read_examples
 from jobs.variants import BenchmarkPlacement
 from orchestrator import known_nodes, yaml_document
 from orchestrator.settings import Settings
@@ -73,8 +75,10 @@ def _prepare(
     problems.append(installation_problem(file.spec, toolchain.versions, toolchains))
     _refuse(file, problems)
     file = with_digests(file, settings.cache)
+    _refuse(file, training_data_problems(file.spec))
     models = model_check.inspect_models(file, toolchain, settings.cache)
-    _refuse(file, [quantization_problem(file.spec, model) for model in models])
+    for problem in (quantization_problem, training_problem):
+        _refuse(file, [problem(file.spec, model) for model in models])
     model = replace(models[0], more=tuple(models[1:]))
     planned = plan(file.spec, model, nodes, toolchains)
     if not planned.variants:
@@ -105,7 +109,18 @@ def with_digests(file: JobFile, cache: Path) -> JobFile:
     return replace(file, spec=with_files(file.spec, digest))
 
 
-def _refuse(file: JobFile, problems: Sequence[Problem | None]) -> None:
+def training_data_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yield what is wrong in files of training examples, all of which are read."""
+    for key in ("data", "held_out"):
+        named: InputFile | None = getattr(spec.finetune, key)
+        try:
+            for _ in read_examples(Path(named.path)) if named else ():
+                pass
+        except BadTrainingData as problem:
+            yield Problem(str(problem), (("finetune", key),))
+
+
+def _refuse(file: JobFile, problems: Iterable[Problem | None]) -> None:
     for problem in filter(None, problems):
         raise file.error(problem)
 

