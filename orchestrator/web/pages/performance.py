@@ -60,7 +60,7 @@ class Plot:
     def summary(self) -> str:
         """Where the metric stands, for who can't see the plot."""
         unit, levels = self.series.first.unit, self.series.levels
-        now = f"{len(self.series.runs)} runs, now {format_number(levels[-1][2])} {unit}"
+        now = f"{format_count(len(self.series.runs), 'run')}, now {format_number(levels[-1][2])} {unit}"
         target = f", target {format_number(self.quoted)} {unit}" if self.quoted is not None else ""
         return f"{now}{target}, {format_count(len(self.series.changes), 'level change')}"
 

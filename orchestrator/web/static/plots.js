@@ -2,10 +2,15 @@
 // Draws each series over the table that is below it: medians, their levels, and the target.
 
 const HEIGHT = 190;
+const HOUR_S = 3600;
 const drawn = new Map(); // by element: the plot and the text of its data
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function around(low, high, margin) {
+  return [low - margin, high + margin];
 }
 
 function options(values, width) {
@@ -23,7 +28,10 @@ function options(values, width) {
     width,
     height: HEIGHT,
     legend: { live: true },
-    scales: { y: { range: (_, low, high) => [low - (high - low || high) * 0.15, high + (high - low || high) * 0.15] } },
+    scales: {
+      x: values.times.length === 1 ? { range: () => around(values.times[0], values.times[0], HOUR_S) } : {},
+      y: { range: (_, low, high) => around(low, high, (high - low || high) * 0.15) },
+    },
     axes: [axis, { ...axis, size: 60 }],
     series: [
       {},
