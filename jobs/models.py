@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-SHIPPED = Path(__file__).parent / "recipes" / "models"
-SHIPPED_TASKS = Path(__file__).parent / "recipes" / "tasks"
-SHAPES = Path(__file__).parent / "recipes" / "shapes"
+RECIPES = Path(__file__).parent / "recipes"  #: the job files that ship with haloctl, and what they name
+SHIPPED = RECIPES / "models"
+SHIPPED_TASKS = RECIPES / "tasks"
+SHAPES = RECIPES / "shapes"
 SHAPE_PREFIX = "shape:"
 #: The endings of programs that haloctl did not make: MLIR as text or bytecode, ONNX, and compiled ones.
 PROGRAM_ENDINGS = (".mlir", ".mlirbc", ".onnx", ".vmfb")

@@ -7,21 +7,18 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-import jobs
 from jobs.errors import JobFileError, UnknownRecipe
 from jobs.input_files import InputFile, InputFolder
 from jobs.job_file.files import with_files
 from jobs.job_file.job_checks import job_problem
 from jobs.job_file.spec import JobSpec
-from jobs.models import ModelSource, is_path, resolve, resolve_path, shorten
+from jobs.models import RECIPES, ModelSource, is_path, resolve, resolve_path, shorten
 from jobs.problems import Key, Problem
 from jobs.toolchain_table import TOOLCHAINS
 from jobs.toolchains import ToolchainSpec
 from orchestrator.submission.folders import files_in
 from orchestrator.submission.readable_folders import ANYWHERE, ReadableFolders
 from orchestrator.yaml_document import YamlDocument, as_clause, read
-
-RECIPES = Path(jobs.__file__).parent / "recipes"
 
 
 @dataclass(frozen=True)
@@ -80,9 +77,7 @@ def _sources(document: YamlDocument, spec: JobSpec, readable: ReadableFolders) -
     sources: dict[str, ModelSource] = {}
     for index, text in enumerate(spec.model):
         try:
-            if is_path(text):
-                readable.expect(text)
-            source = resolve(text, document.path.parent)
+            source = resolve(str(readable.find(text, document.path.parent)) if is_path(text) else text)
         except ValueError as error:
             raise document.error(("model", index), str(error)) from error
         if source.name in sources:
@@ -104,8 +99,7 @@ def _with_absolute_paths(document: YamlDocument, spec: JobSpec, readable: Readab
 
     def absolute(key: Key, file: InputFile) -> InputFile:
         try:
-            readable.expect(file.path)
-            path = resolve_path(file.path, document.path.parent)
+            path = readable.find(file.path, document.path.parent)
         except ValueError as error:
             raise document.error(key, str(error)) from error
         if not path.is_file():
@@ -114,8 +108,7 @@ def _with_absolute_paths(document: YamlDocument, spec: JobSpec, readable: Readab
 
     def listed(key: Key, folder: InputFolder) -> InputFolder:
         try:
-            readable.expect(folder.path)
-            path = resolve_path(folder.path, document.path.parent)
+            path = readable.find(folder.path, document.path.parent)
             return InputFolder(str(path), {**files_in(path), **folder.files})
         except ValueError as error:
             raise document.error(key, str(error)) from error

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.models import resolve_path, shorten
+from jobs.models import RECIPES, resolve_path, shorten
 
 
 @dataclass(frozen=True)
@@ -12,16 +12,23 @@ class ReadableFolders:
 
     folders: tuple[Path, ...] | None
 
-    def expect(self, text: str) -> None:
-        """Raise ValueError for a path outside of the folders; it does not tell whether anything is there."""
+    def find(self, text: str, folder: Path) -> Path:
+        """Return the absolute path of a file that a job in `folder` names. Raises ValueError for one outside.
+
+        A job from another machine may name what ships with haloctl as recipes do; of other files outside of the folders
+        it does not learn whether they are there.
+        """
         if self.folders is None:
-            return
+            return resolve_path(text, folder)
+        path = resolve_path(text, RECIPES)
         if not text.startswith("/"):
+            if path.is_relative_to(RECIPES) and path.exists():
+                return path
             raise ValueError(f"{shorten(text)}: the path of a file of the server should be absolute")
-        path = resolve_path(text, Path("/"))
         if not any(path.is_relative_to(folder) for folder in self.folders):
             known = ", ".join(map(str, self.folders)) or "none"
             raise ValueError(f"{shorten(text)} is not in a folder that jobs sent to this server may name: {known}")
+        return path
 
 
 ANYWHERE = ReadableFolders(None)

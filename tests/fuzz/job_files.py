@@ -11,8 +11,8 @@ import yaml
 from pydantic import BaseModel
 
 from jobs.job_file.spec import JobSpec
+from jobs.models import RECIPES
 from jobs.variants import AXES
-from orchestrator.submission.job_file import RECIPES
 from tests.fuzz.harness import REFUSED, Case
 from tests.fuzz.nasty_values import YAML_VALUES
 

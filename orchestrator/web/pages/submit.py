@@ -7,6 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from jobs.errors import FileError, HaloError
+from jobs.models import RECIPES
 from orchestrator.submission import job_file, plan_text
 from orchestrator.web import submissions
 from orchestrator.web.access import ReaderUser, SubmitterUser, User
@@ -23,7 +24,7 @@ CONTEXT_LINES = 2  #: around the line of an error
 @router.get("/submit")
 def form(request: Request, user: ReaderUser, recipe: str = "demo") -> Response:
     """Show a form with a recipe to begin with."""
-    text = (job_file.RECIPES / f"{recipe}.yaml").read_text() if recipe in job_file.recipes() else ""
+    text = (RECIPES / f"{recipe}.yaml").read_text() if recipe in job_file.recipes() else ""
     return _page(request, user, text)
 
 

@@ -6,6 +6,7 @@ import yaml
 
 from db.reads import events, reports
 from db.schema.actors import process_user
+from jobs.models import RECIPES
 from jobs.state import TaskState
 from tests.integration.web.servers import API, WebServer
 from tests.stored_jobs import bring, spec_of, submit
@@ -42,6 +43,11 @@ def test_a_refused_job_file_names_line_and_key(fresh: WebServer, text: str, line
     assert (problem["error"], problem["line"]) == ("JobFileError", line)
     assert f"job file:{line}: " in problem["detail"]
     assert says in problem["detail"]
+
+
+def test_a_recipe_that_is_sent_names_what_ships_with_it(fresh: WebServer) -> None:
+    text = (RECIPES / "finetune-tiny.yaml").read_text()
+    assert fresh.post("jobs", 200, text, dry_run="true")["name"] == "finetune-tiny"
 
 
 def test_a_link_does_not_lead_out_of_the_readable_folders(fresh: WebServer) -> None:
